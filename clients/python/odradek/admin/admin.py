@@ -189,8 +189,8 @@ class Admin:
         assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
     ) -> None:
-        """Raise the number of partitions to `total`. New records may go to another partition than old ones with their
-        key.
+        """Raise the number of partitions to `total`. A new record may go to another partition than old records with the
+        same key.
         """
         request = pb.CreatePartitionsRequest(
             validate_only=validate_only, timeout_ms=self._calls.timeout_ms
@@ -306,7 +306,7 @@ class Admin:
     async def reassign_partitions(
         self, replicas: ByPartition[Sequence[int] | None]
     ) -> list[PartitionOutcome]:
-        """Begin to move partitions to these brokers, the preferred leader first; None cancels a move."""
+        """Begin to move each partition to its list of brokers, the preferred leader first; None cancels its move."""
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._calls.timeout_ms)
         async for partition, broker_ids in in_turns(replicas.items()):
             request.reassignments.add(
@@ -342,8 +342,8 @@ class Admin:
     async def list_offsets(
         self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first offset at or after a timestamp, in ms since the Unix epoch, of each partition. -1 stands for
-        the latest offset, -2 for the earliest, -3 for that of the greatest timestamp.
+        """Return each partition's first offset at or after a timestamp, in ms since the Unix epoch. The timestamp -1
+        stands for the latest offset, -2 for the earliest, -3 for the offset of the record with the greatest timestamp.
         """
         return await look_up_offsets(
             self._cluster,
@@ -383,7 +383,7 @@ class Admin:
     async def group_offsets(
         self, group: str, partitions: Iterable[PartitionLike] = ()
     ) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group, by partition. Partitions without one are left out."""
+        """Return the committed offsets of a group, by partition. Partitions without a committed offset are left out."""
         names = as_partitions(partitions)
         request = group_service_pb2.FetchOffsetsRequest(
             group_id=group,
@@ -558,8 +558,8 @@ class Admin:
         include_partitions: bool = False,
         endpoint: str = "",
     ) -> list[LogDirDescription]:
-        """Return the data directories of these brokers, or of all. The entry of a broker that does not respond has the
-        error.
+        """Return the data directories of these brokers, or of all. A broker that does not respond has one entry, with
+        the error.
 
         With `endpoint`, the broker at this gRPC address describes its own directories, even while it is fenced.
         """

@@ -37,7 +37,7 @@ _UNSETTLED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""A coordinator or a leader is changing: the call was not carried out, or is safe to repeat."""
+"""Errors while a coordinator or a leader is changing: the request was not carried out, or is safe to repeat."""
 
 
 class AdminCalls:
@@ -49,9 +49,9 @@ class AdminCalls:
 
     @property
     def timeout_ms(self) -> int:
-        """The time that the cluster may take.
+        """The time that the cluster may take for a request.
 
-        It is a tenth less than that of the call, so that the cluster can report what timed out.
+        It is a tenth less than the timeout of the call, so that the cluster can report what timed out.
         """
         return int(self._timeout_s * 900)
 

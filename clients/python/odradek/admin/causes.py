@@ -1,7 +1,7 @@
-"""Why something of a cluster does not work: chains of causes, each with what shows it and the way out.
+"""Explains why something in a cluster does not work: chains of causes, each with its evidence and a remedy.
 
-The functions only read a `Look`, which holds what one look at the cluster found. They do no I/O, so a chain never
-claims more than what was seen. A chain ends where the cluster itself knows no more: at a process that does not
+The functions read only a `Look`: the state of the cluster as one examination found it. They do no I/O, so a chain
+never claims more than what was seen. A chain ends where the cluster itself knows no more: at a process that does not
 respond, a disk that is full, a consumer that commits nothing.
 """
 
@@ -22,7 +22,7 @@ from odradek.cluster.metadata_cache import Partition
 from odradek.partitions import TopicPartition
 
 NAMES_MAX = 3
-"""Partitions that a cause names; it counts the others."""
+"""How many partitions the text of a cause names; the others are only counted."""
 SILENT_MS = 5_000
 """A controller counts as down if the leader has not heard from it for this long."""
 _NO_CONTROLLER = "there is no active controller: topics, configs and leaders cannot change"
@@ -31,18 +31,18 @@ _REBALANCING = frozenset({"preparingrebalance", "completingrebalance", "assignin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One thing that is wrong. `because` has the causes of it, and is empty where the chain ends."""
+    """One fault. `because` has its causes, and is empty at the end of the chain."""
 
     what: str
     evidence: str = ""
-    """What shows it."""
+    """The observation that shows the fault."""
     remedy: str = ""
-    """What ends it, where an operator can do something about it."""
+    """What an operator can do about the fault; empty if nothing is known."""
     because: tuple[Cause, ...] = ()
 
 
 class Reached(Enum):
-    """What came of connecting to a process from here."""
+    """The result of an attempt to connect to a process from this machine."""
 
     REFUSED = "refuses connections"
     UNREACHABLE = "cannot be reached"
@@ -63,13 +63,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """Two looks at one partition of a group, some seconds apart. None: not known."""
+    """The offsets of a partition and of a group that reads it, looked up twice, some seconds apart.
+
+    Fields that end in `_before` are from the first look-up. None: not known.
+    """
 
     start: int | None
     end: int | None
     end_before: int | None
     stable_end: int | None
-    """The end for readers of committed records."""
+    """The last stable offset, at which readers of committed records stop."""
     committed: int | None
     committed_before: int | None
     open_transaction: str = ""
@@ -85,7 +88,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLook:
-    """What one look at a group found."""
+    """The state of a group, as one examination found it."""
 
     group: str
     description: GroupDescription | None = None
@@ -93,12 +96,12 @@ class GroupLook:
     """Why no coordinator described the group; empty if one did."""
     partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
     seconds: float = 0.0
-    """Time between the two looks at its partitions."""
+    """Time between the two look-ups of its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look at the cluster found; None or a missing key stands for what is not known."""
+    """The state of the cluster, as one examination found it; None or a missing key stands for what is not known."""
 
     quorum: QuorumDescription | None = None
     controllers_error: str = ""
@@ -113,9 +116,9 @@ class Look:
     brokers_reached: Mapping[int, Probe] = field(default_factory=dict)
     controllers_reached: Mapping[int, Probe] = field(default_factory=dict)
     throttles: Mapping[int, int] = field(default_factory=dict)
-    """Bytes a second that brokers may copy, where that is limited."""
+    """Replication throttles in bytes a second, by broker id. Brokers without a throttle are left out."""
     problems: tuple[str, ...] = ()
-    """What could not be looked at, in words."""
+    """The errors of requests that failed, so that a part of the cluster was not examined."""
 
     def registration(self, broker_id: int) -> BrokerDescription | None:
         """Return the registration of a broker, if there is one and the controllers were asked."""
@@ -133,12 +136,12 @@ def cluster_causes(look: Look) -> list[Cause]:
 
 
 def unseen(look: Look) -> list[Cause]:
-    """Return what could not be looked at. Without it, a caller without authorization would be told that all is well."""
+    """Return what could not be examined. Otherwise a caller without authorization would be told that all is well."""
     return [Cause(what=f"not everything could be looked at: {text}") for text in look.problems]
 
 
 def quorum_causes(look: Look) -> list[Cause]:
-    """Return why there is no active controller, or which controllers it does not hear."""
+    """Return why there is no active controller, or which controllers the active one no longer hears from."""
     quorum = look.quorum
     down = [_process(f"controller {n}", p) for n, p in sorted(look.controllers_reached.items())]
     if quorum is None:
@@ -283,7 +286,7 @@ def _process(name: str, probe: Probe | None) -> Cause | None:
 
 
 class _Fault(Enum):
-    """What is wrong with a partition, worst first: of one partition, and of several."""
+    """The faults of a partition, worst first. Each value has the text for one partition, and that for several."""
 
     NO_LEADER = (
         "cannot be written or read: it has no leader",
@@ -349,7 +352,7 @@ def _ids(brokers: Iterable[int]) -> str:
 
 
 def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_Fault, Cause]]:
-    """Yield what is wrong with a partition, with a cause that has no text yet: several partitions may share it."""
+    """Yield the faults of a partition. The `what` of a cause is still empty, because partitions may share the cause."""
     replicas = f"replicas {_ids(p.replicas)}; in sync {_ids(p.isr)}"
     if p.leader_id < 0:
         eligible = [broker for broker in p.replicas if broker in p.isr or broker in p.elr]

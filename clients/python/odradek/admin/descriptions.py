@@ -51,7 +51,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """The outcome of a call about several topics for one of them; `error` is None if it succeeded."""
+    """What a call about several topics did to one of them; `error` is None if it succeeded."""
 
     name: str
     topic_id: bytes = b""
@@ -245,7 +245,7 @@ class Voter:
 class QuorumDescription:
     """The metadata quorum as its leader sees it.
 
-    If it has no leader (`leader` is -1), this is the view of another voter.
+    If the quorum has no leader (`leader_id` is -1), this is the view of the voter `answered_by`.
     """
 
     leader_id: int
@@ -267,7 +267,10 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member of a group, with its assigned partitions. The coordinator does not know those of classic groups."""
+    """A member of a group, with its assigned partitions.
+
+    `assignment` is empty in a classic group, whose coordinator does not know the assignment.
+    """
 
     member_id: str
     instance_id: str | None

@@ -25,7 +25,7 @@ def spread(
     hosts: Mapping[int, str] | None = None,
 ) -> dict[Key, Replicas]:
     """Return the partitions that must change, with their new replicas, which are all on `brokers`. `racks` and
-    `hosts` map brokers to theirs. A broker that they do not name is a rack or a host of its own.
+    `hosts` map a broker to its rack and its host. A broker that they do not name is a rack or a host of its own.
 
     Raises:
         ValueError: a partition has more replicas than there are brokers.
@@ -63,8 +63,8 @@ def spread(
 def _next_move(
     plan: Mapping[Key, Replicas], loads: Counter[int], places: _Places
 ) -> tuple[Key, int, int] | None:
-    """Return the next move, between the two brokers that differ most and allow one; None if the brokers
-    are balanced.
+    """Return the next move as (partition, source, target): between the two brokers whose replica counts differ most,
+    of those that allow a move. None if the brokers are balanced.
     """
     ordered = sorted(loads, key=lambda broker: (loads[broker], broker))
     pairs = [(source_id, target_id) for source_id in reversed(ordered) for target_id in ordered]

@@ -17,7 +17,7 @@ from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """An entry of the list of transactional ids. `state` is a name of Kafka's, such as Ongoing."""
+    """An entry of the list of transactional ids. `state` is one of Kafka's names, such as Ongoing."""
 
     transactional_id: str
     producer_id: int
@@ -103,7 +103,7 @@ class OldTransaction:
 
     @property
     def hangs(self) -> bool:
-        """Whether no coordinator will end it."""
+        """Whether it is certain that no coordinator will end the transaction."""
         return self.state in (HangingState.COMMITTED, HangingState.ABORTED)
 
 
@@ -112,8 +112,8 @@ class TransactionIncident:
     """Damage to a transaction in one partition, which the partition's leader found."""
 
     kind: str
-    """torn: the transaction ended here with another outcome than in other partitions. orphaned, hanging: its marker was
-    lost.
+    """torn: the transaction ended in this partition with another outcome than in others. orphaned, hanging: its marker
+    was lost.
     """
     partition: TopicPartition
     producer_id: int

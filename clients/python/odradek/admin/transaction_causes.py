@@ -1,7 +1,7 @@
 """Why a transaction does not end: chains of causes, as in causes.py.
 
-An open transaction that is younger than OPEN_MS is not a fault, and one whose partitions and coordinator are well ends
-by itself: its producer ends it, or the coordinator after the time-out.
+An open transaction that is younger than OPEN_MS is not a fault. If its partitions and its coordinator are well, a
+transaction ends by itself: its producer ends it, or the coordinator aborts it after the timeout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from odradek.partitions import TopicPartition
 from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 OPEN_MS: Final = 5_000
-"""An open transaction counts as something to explain when it is older than this."""
+"""An open transaction is reported as a cause when it is older than this."""
 _NO_TIMEOUT_MS: Final = (
     1 << 31
 ) - 1  # the time-out of a transaction that its coordinator never aborts
@@ -24,18 +24,18 @@ _NO_TIMEOUT_MS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLook:
-    """What one look at a transactional id found."""
+    """The state of a transactional id, as one examination found it."""
 
     name: str
     description: TransactionDescription | None = None
     error: str = ""
-    """Why no coordinator described it; empty if one did."""
+    """Why no coordinator described the transactional id; empty if one did."""
     was_decided: bool = False
-    """Whether an earlier look had found it decided, too."""
+    """Whether the transaction was already decided (PrepareCommit or PrepareAbort) some seconds before."""
     hanging: tuple[OldTransaction, ...] = ()
     """Open transactions of its producer that no coordinator will end."""
     now_ms: int = 0
-    """Time of the look, ms since the epoch."""
+    """Time of the examination, in ms since the Unix epoch."""
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

@@ -254,7 +254,7 @@ def _broker_description(broker: pb.ClusterBroker) -> BrokerDescription:
 
 
 def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) -> QuorumDescription:
-    """Return the metadata quorum as a response describes it; negative numbers mean unknown."""
+    """Return the metadata quorum as a response describes it. Negative numbers of the response become None."""
     return QuorumDescription(
         leader_id=quorum.leader_id,
         term=quorum.term,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits between `first_ms` and `most_ms`, each shortened at random by up to the share `jitter`, so that clients
-    spread.
+    """Waits between `first_ms` and `most_ms`. Each is shortened at random by up to the share `jitter`, so that clients
+    do not retry at the same moment.
     """
 
     first_ms: int = 50

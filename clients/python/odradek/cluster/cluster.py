@@ -98,7 +98,7 @@ class Cluster:
         self._changed: asyncio.Event = asyncio.Event()
         self._watch: Stream[pb.WatchMetadataRequest, pb.WatchMetadataResponse] | None = None
         self._watched: frozenset[str] | None = frozenset()
-        """The topics that the stream covers; None: all."""
+        """The topics that the WatchMetadata stream covers; None: all."""
         self._refresh_wanted = asyncio.Event()
         self._rotation = random.randrange(1 << 16)
         self._backoff = Backoff(first_ms=50, most_ms=500)
@@ -162,7 +162,7 @@ class Cluster:
             if isinstance(self.last_error, WrongListener) and (
                 self._endpoints() <= set(self.tried)
             ):
-                # Waiting would not help: the address is not that of a gRPC listener, or the login was refused.
+                # Waiting would not help: all addresses were tried, and this one is not that of a gRPC listener.
                 raise self.last_error
             await self._wait_changed(deadline_s, lambda: self.unavailable(timeout_s))
 
@@ -178,7 +178,7 @@ class Cluster:
         """Return the topic; fetch its metadata if it is not in the cache, or does not have `partition`.
 
         Raises:
-            UnknownTopic: no broker knows it for `unknown_s_max`, by default UNKNOWN_TOPIC_S_MAX.
+            UnknownTopic: no broker knew the topic for `unknown_s_max` seconds, by default UNKNOWN_TOPIC_S_MAX.
             BrokersUnavailable: no broker responds within `timeout_s`.
         """
         self.start()
@@ -245,8 +245,8 @@ class Cluster:
         self._refresh_wanted.set()
 
     def require_metadata(self, metadata_offset: int) -> None:
-        """Make later calls of `metadata` wait for the entry at this offset, which is a change that this
-        client made.
+        """Make later calls of `metadata` return metadata that includes this offset of the metadata log, at which
+        this client made a change.
         """
         self._metadata_offset_min = max(self._metadata_offset_min, metadata_offset)
 
@@ -295,7 +295,7 @@ class Cluster:
 
         Raises:
             BrokersUnavailable: no broker responded; `tried` lists those that were asked.
-            NoActiveController, RequestTimedOut: brokers responded, but could not carry it out in time.
+            NoActiveController, RequestTimedOut: brokers responded, but could not carry out the request in time.
         """
         self.require_own_loop()
         deadline_s = time.monotonic() + timeout_s
@@ -358,7 +358,8 @@ class Cluster:
             for endpoint in candidates:
                 if await self._watch_one(endpoint):
                     failures = 0
-                    await asyncio.sleep(WATCH_PAUSE_S)  # several topics are often added at once
+                    # Topics are often added together: collect them for one new stream.
+                    await asyncio.sleep(WATCH_PAUSE_S)
                     break
             else:
                 failures += 1
@@ -457,8 +458,8 @@ class Cluster:
         return {*self.cache.endpoints(), *self.bootstrap}
 
     def _candidates(self, first: int | None = None) -> list[str]:
-        """Return the endpoints to try, beginning with that of the broker `first`, or at another one each time.
-        Unconfirmed bootstrap addresses come last.
+        """Return the endpoints to try. That of the broker `first` comes first; without it, each call begins at another
+        endpoint. Bootstrap addresses that no broker advertises come last.
         """
         self._rotation += 1
         brokers = self.cache.endpoints()

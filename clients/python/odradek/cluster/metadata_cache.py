@@ -244,7 +244,7 @@ def _endpoints(brokers: dict[int, Broker]) -> dict[int, str]:
 
 
 def partitions_of(update: pb.TopicInfo) -> Generator[None, None, list[Partition]]:
-    """Return a topic's partitions by index; an index that the message lacks has no leader. Yields after each."""
+    """Return a topic's partitions by index, and yield after each. An index that the message lacks has no leader."""
     by_index = {info.partition: info for info in update.partitions if info.partition >= 0}
     partitions: list[Partition] = []
     for index in range(min(max(by_index, default=-1) + 1, PARTITIONS_MAX)):

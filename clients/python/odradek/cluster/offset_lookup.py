@@ -31,8 +31,8 @@ async def look_up_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Look up the first offset at or after each timestamp, which may also be LATEST, EARLIEST or LARGEST_TIMESTAMP.
 
-    Results are added to `found` as they arrive, and `on_found` is called after each round, for a caller that can use
-    some of them before the rest.
+    Results are added to `found` as they arrive. `on_found` is called after each round of requests, so that the caller
+    can use the first results while others are still missing.
 
     Raises:
         UnknownTopic, AuthorizationFailed: a partition does not exist (any more), or the caller may not read it.
@@ -47,7 +47,7 @@ async def look_up_offsets(
         if not missing:
             return found
         remaining_s = deadline_s - time.monotonic()
-        # This is done in each round, because a topic may have been deleted.
+        # Ask for the topics in each round: one may have been deleted since the last.
         highest: dict[str, int] = {}
         async for partition in in_turns(missing):
             highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))
@@ -141,9 +141,9 @@ async def _ask(
 async def end_of_epoch(
     cluster: Cluster, partition: TopicPartition, leader_epoch: int, *, timeout_s: float
 ) -> tuple[int, int] | None:
-    """Return (epoch, end offset) of the largest epoch at or below this one (KIP-320); None if the leader cannot tell.
+    """Return (epoch, end offset) of the largest leader epoch at or below `leader_epoch` (KIP-320).
 
-    It asks the present leader once.
+    The present leader is asked once. None: there is no leader, or it cannot tell.
     """
     leader = cluster.cache.leader_endpoint(partition)
     partition_info = cluster.cache.partition(partition)

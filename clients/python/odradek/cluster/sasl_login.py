@@ -30,8 +30,8 @@ Authenticate = Callable[[Metadata], Awaitable[pb.AuthenticateResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The name of a session, which later calls to the same broker send, and the time of its end in
-    monotonic seconds.
+    """The name of a session, which later calls to the same broker send, and the time at which the client logs in again,
+    in seconds of the monotonic clock.
     """
 
     name: str

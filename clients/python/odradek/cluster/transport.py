@@ -5,8 +5,8 @@ stream (`open`). It knows nothing of brokers, topics or retries. The gRPC transp
 and decode every message, so a test in memory covers the encoding.
 
 `call`, and a stream's `send` and `receive`, raise `BrokerUnreachable` (or `NameUnresolvable`) if there is no
-connection or it broke, `RequestTimedOut`,
-`AuthenticationFailed`, `AuthorizationFailed`, `UnsupportedOperation`, `ServerFault`.
+connection or it broke. They also raise `RequestTimedOut`, `AuthenticationFailed`, `AuthorizationFailed`,
+`UnsupportedOperation` and `ServerFault`.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ class Consumer:
         bytes_max: int = ARROW_BYTES_MAX,
         columns: Column = ALL_COLUMNS,
     ) -> list[tuple[TopicPartition, Columns]]:
-        """Return fetched records as the buffers of `getarrow`, by partition and without pyarrow.
+        """Return fetched records as column buffers, by partition. They are those of `getarrow`, but need no pyarrow.
 
         The result is empty if no records arrive within `timeout_ms` (None: no limit). Raises what `getmany` raises.
         """
@@ -441,7 +441,7 @@ class Consumer:
                 min_bytes = 0  # the timeout has passed: return what was fetched
 
     async def _ready(self) -> None:
-        """Assign the partitions that the source of assignments now determines, and raise a pending error."""
+        """Fetch the metadata of newly subscribed topics and assign their partitions; raise a pending error."""
         self._require_use()
         self._cluster.require_own_loop()
         if self._is_source_new:

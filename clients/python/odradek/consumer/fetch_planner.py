@@ -13,9 +13,9 @@ A call that changes the stage of a partition, or what the stage waits for, puts 
 takes it from there and decides its next step. So planning costs time only for partitions that changed, and a consumer
 of thousands of partitions plans them in several calls, between which other tasks run.
 
-It returns to ready when its leader moves, its stream breaks, or the broker responds with a retriable error (after a
-pause). It returns to unpositioned when its offset is out of range and there is a reset policy. Errors that are not
-retriable are kept in `errors`, and the next read raises them.
+A partition returns to ready when its leader moves, its stream breaks, or the broker responds with a retriable error
+(after a pause). It returns to unpositioned when its fetch offset is out of range and there is a reset policy. Errors
+that are not retriable are kept in `errors`, and the next read raises them.
 
 A partition has two offsets: `position`, of the next record to return, and `fetch_offset`, of the next one to arrive;
 the records between them are in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
@@ -23,7 +23,7 @@ broker repeats: a response with another id was sent before a seek, a pause or a 
 
 Memory is bounded by credit: a broker may send only as many bytes as it was granted, over all of its streams, and
 bytes that were read or dropped are granted to it again. A paused partition is taken off its stream and its chunks are
-dropped, so it cannot hold credit that other partitions need. It does no I/O.
+dropped, so it cannot hold credit that other partitions need.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class FetchPlanner:
         self.errors: deque[OdradekError] = deque(maxlen=ERRORS_MAX)
         self.buffered_bytes = 0
         self.wants_refresh = False
-        """Whether a response showed that the metadata is stale; the shell resets it."""
+        """Whether a response showed that the metadata is stale. The fetcher resets it when it asks for new metadata."""
         self._reset: ResetPolicy = reset
         self._read_committed = read_committed
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
@@ -221,7 +221,7 @@ class FetchPlanner:
             self._undecided[name] = None
 
     def lookup_failed(self, name: TopicPartition, lookup_ms: int) -> None:
-        """Repeat the look-up with the next plan."""
+        """Let the next `plan` look up the offset again."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.is_looking_up = False
@@ -230,9 +230,9 @@ class FetchPlanner:
     def validated(
         self, name: TopicPartition, asked_epoch: int, end_offset: int | None, leader_epoch: int
     ) -> None:
-        """Apply the result of a truncation check.
+        """Apply the result of a truncation check for the leader epoch `asked_epoch`.
 
-        It is the end offset of the last record's epoch, or None if the leader must be asked again.
+        `end_offset` is the offset at which that epoch ends in the log; None if the leader must be asked again.
         """
         progress = self.partitions.get(name)
         if progress is None or not progress.is_validating:
@@ -264,7 +264,7 @@ class FetchPlanner:
         return min((at_ms for at_ms in times if at_ms > now_ms), default=None)
 
     def fetched(self, source: int, entry: FetchedPartition, now_ms: int) -> None:
-        """Add the data of one partition from a fetch response."""
+        """Add the data of one partition from a fetch response. `source` is the number of the broker that sent it."""
         data = entry.header
         size_bytes = len(entry.records)
         progress = self.partitions.get(TopicPartition(data.topic, data.partition))
@@ -312,14 +312,14 @@ class FetchPlanner:
                 self._pause_for_a_while(progress, now_ms)
 
     def next_chunk(self) -> tuple[FetchedChunk, PartitionProgress] | None:
-        """Return the next chunk to read, with its partition; None if nothing is buffered."""
+        """Return the next chunk to read, with the state of its partition; None if nothing is buffered."""
         if not self.chunks:
             return None
         chunk = self.chunks[0]
         return chunk, self.partitions[chunk.name]
 
     def finish_chunk(self) -> None:
-        """Drop the first chunk of a partition, which was read to its end."""
+        """Drop the chunk that `next_chunk` returned, after it was read to its end."""
         chunk = self.chunks.popleft()
         progress = self.partitions[chunk.name]
         progress.position = max(progress.position, chunk.next_offset)
@@ -330,12 +330,12 @@ class FetchPlanner:
             self._undecided[chunk.name] = None
 
     def reject_chunk(self) -> None:
-        """Drop the first chunk of a partition, which is damaged, and fetch again from the position."""
+        """Drop all chunks of the partition whose first chunk is damaged, and fetch again from its position."""
         progress = self.partitions[self.chunks[0].name]
         self._restart(progress)
 
     def credit_due(self, source: int, least_bytes: int) -> int:
-        """Return the bytes that the stream must be granted again; 0 while they are fewer than `least_bytes`."""
+        """Return how many bytes to grant to the broker `source` again; 0 while they are fewer than `least_bytes`."""
         due_bytes = self._credit_due.get(source, 0)
         if due_bytes < least_bytes:
             return 0

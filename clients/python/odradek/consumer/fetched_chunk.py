@@ -179,7 +179,7 @@ class PartitionProgress:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all buffered records were read, so that the partition can move to another stream."""
+        """Whether all records before an offset that is out of range were read, so that the offset can be reset now."""
         return self.must_drain and not self.buffered
 
     def needs_check(self, leader_epoch: int) -> bool:

@@ -68,9 +68,8 @@ class FetchStream:
         self._on_data = on_data
         self._on_end = on_end
         self._change = StreamChange()
-        self._credit_bytes = (
-            window_bytes - unread_bytes
-        )  # if it is negative, so many bytes must be read before the broker may send more
+        # If it is negative, the program must read that many bytes before the broker may send more.
+        self._credit_bytes = window_bytes - unread_bytes
         self._has_changes = asyncio.Event()
 
     def tell(self, change: StreamChange) -> None:

@@ -49,7 +49,7 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 CALL_S_MAX: Final = 10.0
 PATIENCE_S: Final = 30.0
-"""How long a coordinator may be moving or loading before that is an error."""
+"""How long requests are repeated while the coordinator is moving or loading."""
 COORDINATOR_MOVES: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -78,7 +78,9 @@ class Reader(Protocol):
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these partitions; new ones start at `starts`, or by auto_offset_reset, once released."""
+        """Read exactly these partitions. A new one starts at its offset in `starts`, or else as auto_offset_reset says,
+        once it is released.
+        """
 
     def release(self, names: Sequence[TopicPartition]) -> None:
         """Start to return records of these partitions."""
@@ -124,11 +126,10 @@ class GroupMembership:
         self._interval_s = 5.0
         self.is_heard = False
         self.commits_in_transactions = False
-        """Whether a transactional producer commits this member's offsets, so that it must not."""
+        """Whether a transactional producer commits this member's offsets, so that the member itself must not."""
         self._is_join_under_way = False
-        self._is_all_processed = (
-            asyncio.Event()
-        )  # set while the program waits for records, and before the first
+        # Set before the first read, and while the program waits for records.
+        self._is_all_processed = asyncio.Event()
         self._is_all_processed.set()
 
     def start(self) -> None:
@@ -252,7 +253,8 @@ class GroupMembership:
             has_owned=True,
         )
         if epoch >= 0 and (self._says_all or epoch == _JOIN):
-            self._says_all = False  # False until a response is missing, or the subscription changes
+            # The subscription is sent again only after a lost response, or when it changes.
+            self._says_all = False
             request.rebalance_timeout_ms = options.rebalance_timeout_ms
             request.has_subscription = True
             request.subscribed_topics.extend(sorted(self._topics))
@@ -285,7 +287,8 @@ class GroupMembership:
         if revoked:
             self._reader.hold(self._readable(revoked))
             await self._until_processed()
-            if self.options.auto_commit:  # except for a partition of a new topic with the same name
+            # A revoked name that is in the target belongs to a new topic of that name, so its offset is not committed.
+            if self.options.auto_commit:
                 await self._commit_gone([name for name in revoked if name not in target])
             await _call(self.options.on_revoke, self._readable(revoked))
             self._own(kept, {})
@@ -359,7 +362,7 @@ class GroupMembership:
             await _call(self.options.on_lost or self.options.on_revoke, lost)
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit these offsets, or those after all returned records; waits until the member has joined.
+        """Commit `offsets`; None: the offsets after all returned records. Waits until the member has joined.
 
         Raises:
             MemberFenced: the group removed this member.
@@ -375,9 +378,10 @@ class GroupMembership:
             to_commit = self._reader.handed_out()
         else:
             to_commit = {name: (offset, -1) for name, offset in offsets.items()}
+        # Automatic commits must not go back behind these offsets.
         async for name, at in in_turns(to_commit.items()):
             if name in self.owned:
-                self._committable[name] = at  # keeps automatic commits from going back
+                self._committable[name] = at
         await self._offsets.commit(
             self._offsets.unknown(to_commit) if offsets is None else to_commit, self
         )
@@ -465,7 +469,7 @@ class Member(Protocol):
     is_heard: bool
     """Whether heartbeats are sent; they may bring another epoch, or the removal of the member."""
     times_lost: int
-    """How often the group removed it; it must not commit what it read before."""
+    """How often the group removed this member. What it read before the last removal must not be committed."""
 
 
 class GroupOffsets:
@@ -476,9 +480,8 @@ class GroupOffsets:
         self._group = group
         self._instance_id = instance_id
         self._committed: dict[TopicPartition, int] = {}
-        self._turn = (
-            asyncio.Lock()
-        )  # one commit at a time, so that a repeat cannot overtake a later one
+        # One commit at a time, so that a retry cannot overwrite a later commit.
+        self._turn = asyncio.Lock()
 
     def unknown(self, offsets: Offsets) -> Offsets:
         """Return the offsets that this member has not committed yet."""

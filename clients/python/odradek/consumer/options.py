@@ -87,8 +87,8 @@ GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] 
 
 
 class GroupIdentity(NamedTuple):
-    """Identifies a member of a group for whose group a transaction commits offsets. `member_epoch` is -1 if there is no
-    member.
+    """Identifies the group for which a transaction commits offsets, and the member of it that read the records.
+    `member_epoch` is -1 if there is no member.
     """
 
     group: str
@@ -101,9 +101,9 @@ class GroupIdentity(NamedTuple):
 class GroupOptions:
     """The options of a consumer's membership in a group.
 
-    `on_assign`, `on_revoke` and `on_lost` may be coroutine functions, which are awaited. They are called between two
-    reads: when `on_revoke` is called, the program has asked for more records, so it has processed those of the revoked
-    partitions.
+    `on_assign`, `on_revoke` and `on_lost` may be coroutine functions, which are awaited. Before it calls `on_revoke`,
+    the member waits until the program asks for more records, and so has processed those of the revoked partitions. It
+    waits for at most half of `rebalance_timeout_ms`.
     """
 
     group: str

@@ -4,9 +4,9 @@
                                 --decode--> decoded --next_decoded--> program
 
 Iteration decodes many records at once and returns them one by one; with `odradek.sync` this happens in another thread
-than that of the event loop. Meanwhile the loop may have to withdraw some, because a partition is revoked, paused, or
-`seek` is called. The loop never takes records from `decoded`. It adds the partition to `withdrawn`, and iteration
-skips records of these partitions; the next `decode` empties both.
+than that of the event loop. Meanwhile the loop may have to withdraw some of these records, because a partition is
+revoked or paused, or `seek` is called. The loop never takes records from `decoded`. It adds the partition to
+`withdrawn`, and iteration skips records of these partitions; the next `decode` empties both.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ReadAhead:
         return [(name, builder.finish()) for name, builder in builders.items() if builder.row_count]
 
     def decode(self, records: Sequence[ConsumerRecord]) -> None:
-        """Decode records and keep them for `next_decoded`, which has returned all earlier ones."""
+        """Keep decoded records for `next_decoded`, which must have returned all earlier ones."""
         assert not self.decoded, f"{len(self.decoded)} records are not returned yet"
         self.withdrawn.clear()
         self.decoded.extend(records)
@@ -127,7 +127,7 @@ class ReadAhead:
         return now - before
 
     def position(self, name: TopicPartition) -> int:
-        """Return offset of the next record to return; negative while it is unknown."""
+        """Return the offset of the next record that the program gets; negative while it is unknown."""
         first = self._first_decoded().get(name)
         return self.planner.partitions[name].position if first is None else first
 
@@ -168,7 +168,9 @@ class ReadAhead:
         self.fetcher.kick()
 
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offset after the last returned record, and its leader epoch, per partition with a position."""
+        """Return, for each partition with a position, the offset after the last returned record and the leader epoch of
+        that record (-1: unknown).
+        """
         handed = {
             name: (progress.position, progress.last_epoch)
             for name, progress in self.planner.partitions.items()
