@@ -99,8 +99,8 @@ class Client:
         """Create the staged writes of a query, by which several processes write the records of one step. All records of
         a step become visible together, or none.
 
-        `prepared_timeout_ms` bounds the wait for the end of a step (see `StagedWrites`); None: as long as the cluster
-        allows. The other arguments are those of a producer, without `transactional_id`.
+        `prepared_timeout_ms` is how long a prepared task waits for its step after the last request for the step; None:
+        as long as the cluster allows. The other arguments are those of a producer, without `transactional_id`.
         """
         from odradek.producer.staged_writes import StagedWrites
 

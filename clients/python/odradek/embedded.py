@@ -237,8 +237,8 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
 def hold_if_all_free(ports: list[int], holder: int) -> bool:
     """Return whether all of `ports` are free, and if so, reserve them until this program ends.
 
-    The program that has bound the port `holder`, on which nothing listens, owns the others, so that two programs that
-    start at the same time do not both take them.
+    `holder` is a port on which nothing listens. The program that has bound it owns `ports`, so two programs that start
+    at the same time do not both take them.
     """
     with socket.socket() as lock:
         try:
@@ -298,7 +298,7 @@ def _is_free(port: int) -> bool:
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 _EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.format", "log.level"})
-"""Settings that every process that has them is given. Others of several processes are given to the brokers."""
+"""Settings that are passed to every process that has them. Any other setting that brokers have goes to brokers only."""
 _PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
 _PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics
 _PORTS_HOLDER = 9089

@@ -48,8 +48,7 @@ _PROBE_TIMEOUT_S: Final = 2.0
 
 
 def plan_host(processes: int, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the settings of each process of this host, which the broker's program computes. `arguments` are those of
-    one broker.
+    """Ask the broker's program for the settings of each process of this host. `arguments` are those of one broker.
 
     Raises:
         ChildProcessFailed: the program refused the settings; the error has its message.
@@ -101,7 +100,7 @@ class SupervisedBroker:
         return pause_s
 
     def is_ready(self, now_s: float) -> bool:
-        """Return whether the broker is in sync, by a probe that is at most `_PROBE_INTERVAL_S` old."""
+        """Return whether /readyz of the broker reports ready, by a probe that is at most `_PROBE_INTERVAL_S` old."""
         if self.start_at_s is not None or not self.child.is_ready:
             return False
         if now_s - self._probed_at_s >= _PROBE_INTERVAL_S:
@@ -140,7 +139,7 @@ class HostSupervisor:
 
     @property
     def unready_ids(self) -> tuple[int, ...]:
-        """The brokers that were not ready at the latest turn."""
+        """The brokers that were not ready when `run` last checked them."""
         return self._unready_ids
 
     def run(self) -> int:
@@ -154,7 +153,7 @@ class HostSupervisor:
         return 0
 
     def _turn(self, now_s: float) -> bool:
-        """Do what is due.
+        """Start the brokers that are due, probe all of them, and continue a roll.
 
         Return False when a broker refuses its settings, because repeating the start would not help.
         """
@@ -268,8 +267,8 @@ def serve_probes(supervisor: HostSupervisor, host: str, port: int) -> int:
         def log_message(self, format: str, *args: Any) -> None:
             """Write nothing to the log, because probes come every few seconds."""
 
-    # The server handles one request at a time, each for at most 5 s: health checks need no more, and many of them at
-    # once take no more.
+    # The server handles one request at a time, each for at most 5 s. That is enough for health checks, and it bounds
+    # the cost of many at once.
     server = http.server.HTTPServer((host, port), Probes)
     threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
     return int(server.server_address[1])

@@ -71,11 +71,11 @@ class Accumulator:
         self.done_batches = 0
         """Batches that were acknowledged or failed since the start."""
         self.unheard: list[ProducerBatch] = []
-        """Failed batches that no future waits for; the shell logs them and empties the list."""
+        """Failed batches that no future waits for. The sender logs them and empties the list."""
         self.has_opened = False
-        """Whether a batch was opened since the shell reset this."""
+        """Whether a batch was opened since the producer last reset this flag."""
         self.has_full = False
-        """Whether a full batch was sealed since the shell reset this."""
+        """Whether a full batch was sealed since the producer last reset this flag."""
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
         self._pending: dict[TopicPartition, PartitionQueue] = {}
         self._release_before_ms = -1
@@ -133,9 +133,11 @@ class Accumulator:
         *,
         bytes_max: int,
     ) -> int:
-        """Append records without key and headers to a batch that is being filled, from `values[start]` on, until it has
-        `bytes_max` bytes, the buffer is full, or the next value does not fit or is not bytes. Return how many were
-        appended; `append` refuses the next one with its reason.
+        """Append records without key and headers to a batch that is being filled, from `values[start]` on. Return how
+        many were appended.
+
+        It stops when the batch has `bytes_max` bytes, the buffer is full, or the next value does not fit or is not
+        bytes. The caller then passes that value to `append`.
         """
         before = size_bytes = batch.size_bytes
         end_bytes = min(bytes_max, before + self._buffer_bytes_max - self.buffered_bytes)
@@ -155,13 +157,13 @@ class Accumulator:
         return count
 
     def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Send the next records under this identity. No batch of an earlier transaction is left."""
+        """Send the next records with this producer id and epoch. No batch of an earlier transaction may be left."""
         assert not self.undone_batches, f"{self.undone_batches} batches of an earlier transaction"
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.transaction_error = None
 
     def release_all(self, now_ms: int) -> bool:
-        """Make all present records ready to be sent without lingering. Return False if there are none."""
+        """Make all buffered records ready to be sent without lingering. Return False if there are none."""
         self._release_before_ms = now_ms
         return self.undone_batches > 0
 
@@ -183,8 +185,8 @@ class Accumulator:
     ) -> list[ProducerBatch]:
         """Take batches for one request to the broker that leads these partitions. The batches are then in flight.
 
-        It takes at most one per partition, and at most `request_bytes_max` together unless it is a single one.
-        `is_idle` means that the broker has no unanswered request of this producer.
+        At most one batch per partition is taken. Together they have at most `request_bytes_max`, unless it is a single
+        batch. `is_idle` means that the broker has no unanswered request of this producer.
         """
         chosen: list[ProducerBatch] = []
         remaining_bytes = self.limits.request_bytes_max
@@ -266,15 +268,15 @@ class Accumulator:
     def lost(
         self, batch: ProducerBatch, attempt: int, error: OdradekError, now_ms: int, draw: float
     ) -> None:
-        """Handle a broken connection before a response arrived: whether the batch was written is unknown."""
+        """Send a batch again after its connection broke before a response: whether it was written is unknown."""
         if not batch.is_done and batch.attempt == attempt and batch in batch.queue.in_flight:
             self._retry(batch, error, now_ms, draw)
 
     def leader_changed(self, queue: PartitionQueue) -> None:
         """Send batches in flight to the new leader at once, without waiting for the old leader's responses.
 
-        Those responses are ignored; sequence numbers prevent that a record which the old leader wrote is written
-        twice. Without idempotence the producer waits for the responses instead.
+        Responses of the old leader are then ignored. If it wrote a batch, the new leader recognizes the duplicate by
+        its sequence numbers. Without idempotence the producer waits for the responses instead.
         """
         queue.not_before_ms = 0
         if self.is_idempotent:

@@ -39,7 +39,7 @@ class Deliveries(Sequence["DeliveryFuture"]):
         """(batch, index of the first record in it, number of records)"""
 
     def add(self, first: DeliveryFuture, count: int) -> None:
-        """Add records that follow each other in one batch."""
+        """Add `count` consecutive records of one batch, beginning with the record of `first`."""
         self._runs.append((first._batch, first._index, count))
         self._length += count
 

@@ -83,7 +83,7 @@ class ProducerBatch:
         """(key, value, headers, timestamp_ms) -> size of the batch in bytes; 0: the record does not fit."""
         self.queue = queue
         self.halves: tuple[ProducerBatch, ProducerBatch] | None = None
-        """The halves that it was split into. They carry its records; it is done when both are."""
+        """The halves that this batch was split into, or None. They have its records; it is done when both are done."""
         self._whole: ProducerBatch | None = None
         self._number_width = NUMBER_STEP
         self.number = number
@@ -129,7 +129,7 @@ class ProducerBatch:
         return self._encoded
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the half of this batch that now has its record `index`, and the record's index there."""
+        """Return the batch that now has record `index`, and its index there: this batch, or a half after splits."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -236,7 +236,7 @@ class PartitionQueue:
         self._next_number = 0
 
     def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Number the batches of the next transaction from 0 under its identity, which the coordinator gave."""
+        """Give the batches of the next transaction sequence numbers from 0, under this producer id and epoch."""
         assert self.is_empty, f"{self.name} has batches of an earlier transaction"
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.next_sequence = 0
@@ -262,7 +262,7 @@ class PartitionQueue:
             self.filling = None
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
-        """Return whether no older batch is in flight."""
+        """Return whether no older batch is in flight or waiting."""
         return not any(other.number < batch.number for other in (*self.in_flight, *self.waiting))
 
     def take_back(self, batch: ProducerBatch) -> None:
@@ -272,7 +272,7 @@ class PartitionQueue:
         self.is_settling = bool(self.in_flight)
 
     def split(self, batch: ProducerBatch) -> tuple[ProducerBatch, ProducerBatch]:
-        """Replace a batch in flight that is too large for the topic by two waiting halves; make later ones smaller."""
+        """Replace a batch in flight that is too large for the topic by two waiting halves. New batches are smaller."""
         self.in_flight.remove(batch)
         self.batch_bytes_max = max(
             min(self.batch_bytes_max, batch.size_bytes // 2), BATCH_BYTES_MIN

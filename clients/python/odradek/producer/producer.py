@@ -308,12 +308,12 @@ class Producer:
         await self._require_transactions().init()
 
     def begin_staged(self, transactional_id: str, identity: ProducerIdentity) -> None:
-        """Send all further records in this slot of a staged write. Only `StagedWrites` calls this method."""
+        """Send all further records in the transaction of a staged write's task. Only `StagedWrites` calls this."""
         self._require_open()
         self._require_transactions().adopt(transactional_id, identity)
 
     async def finish_staged(self) -> None:
-        """Wait until all records of the slot are acknowledged. Only `StagedWrites` calls this method.
+        """Wait until all records of the task are acknowledged. Only `StagedTask` calls this.
 
         Raises:
             OdradekError: a record failed; this is the error of the first one. The producer must then be closed.
@@ -334,7 +334,8 @@ class Producer:
         The call does not raise the errors of records that failed; their futures do.
 
         Raises:
-            FlushTimedOut: some records were neither after `timeout_s`. The producer continues to send them.
+            FlushTimedOut: some records were neither acknowledged nor failed after `timeout_s`. The producer continues
+                to send them.
         """
         if self._accumulator.release_all(monotonic_ms()):
             self._sender.kick()

@@ -83,7 +83,7 @@ class ProduceStream:
         self._acks = acks
         self._timeout_ms = timeout_ms
         self.transactional_id = transactional_id
-        """The transactional id of the requests to come."""
+        """The transactional id that the next requests have."""
         self._on_response = on_response
         self._on_broken = on_broken
         self._outgoing: asyncio.Queue[tuple[SentRequest, pb.ProduceRequest]] = asyncio.Queue(
@@ -110,7 +110,7 @@ class ProduceStream:
         )
 
     def oldest_sent_ms(self) -> int | None:
-        """Return the time when the oldest unanswered request was submitted."""
+        """Return the time when the oldest unanswered request was submitted; None if all are answered."""
         for request in self._unanswered.values():
             return request.sent_ms
         return None
@@ -261,7 +261,7 @@ class Sender:
     def begin_transaction(
         self, transactional_id: str, producer_id: int, producer_epoch: int
     ) -> None:
-        """Send the next records under this identity of this transactional id."""
+        """Send the next records with this transactional id, producer id and producer epoch."""
         self._transactional_id = transactional_id
         for stream in self._streams.values():
             stream.transactional_id = transactional_id
@@ -470,7 +470,7 @@ class Sender:
             self.kick()
 
     def _run(self, callbacks: Callbacks) -> None:
-        """Run callbacks of users; their exceptions go to the loop's handler, as with any future.
+        """Run delivery callbacks of the program; their exceptions go to the event loop's exception handler.
 
         Failures of records that no future waits for are logged.
         """

@@ -89,7 +89,7 @@ class StagedTask:
         self.step = step
         self.member = member
         self.failure: OdradekError | None = None
-        """Why the cluster gave this task up, as far as it is known here."""
+        """The error of every further call, once this process has learned that the cluster aborted the task."""
         self._writes = writes
         self._producer: Producer | None = producer
 
@@ -201,7 +201,7 @@ class StagedWrites:
         self._options = self._idle[0].options
         self._open: dict[str, StagedTask] = {}
         self._prepared: dict[str, pb.StagedMember] = {}
-        """Prepared tasks by slot, as far as it is not known here that their step is decided."""
+        """Prepared tasks by transactional id, until this process learns that their step is decided."""
         self._renewals = BackgroundTasks(f"staged writes of {query}")
         self._is_renewing = self._is_closed = False
 
@@ -253,7 +253,7 @@ class StagedWrites:
         producer.begin_staged(member.transactional_id, member.identity)
         task = StagedTask(self, step, member, producer)
         self._open[member.transactional_id] = task
-        # A slot is given to a second task only when the step of the first one is decided.
+        # The cluster gives a transactional id to another task only after the step of the earlier one is decided.
         self._prepared.pop(member.transactional_id, None)
         if not self._is_renewing:
             self._is_renewing = True
@@ -361,7 +361,7 @@ class StagedWrites:
             self._idle.append(producer)
 
     def _forget(self, members: Iterable[pb.StagedMember]) -> None:
-        """Renew these prepared tasks no more: they are decided."""
+        """Stop renewing these prepared tasks, because they are committed or aborted."""
         for member in members:
             if self._prepared.get(member.transactional_id) == member:
                 del self._prepared[member.transactional_id]

@@ -3,12 +3,12 @@ not at all.
 
 The transaction's coordinator gives out identities (producer id and epoch), one for each transaction. The producer
 asks for the first one (`InitProducer`), which fences older producers of the same transactional id; the response to
-each end of a transaction has the next one. A repeated request finds the decision that it made before, so ends are
-repeated until the coordinator responds.
+each end of a transaction has the next one. A repeated request gets the decision of the first one, so the request that
+ends a transaction is repeated until the coordinator responds.
 
-    begin    needs an identity; asks for one at first, and after an end whose outcome did not arrive
+    begin    needs an identity; asks for one at first, and after an end whose response did not arrive
     commit   waits for the acknowledgement of every record; if one failed, aborts and raises TransactionAborted
-    abort    drops what was not sent; the markers of the next epoch fence what is on its way
+    abort    drops unsent records; the markers have the next producer epoch, which fences records on their way
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class ProducerTransactions:
             self.open = None
 
     def _give_up(self) -> None:
-        """Stop waiting for the end of a transaction that is undecided or unknown: the next InitProducer ends it."""
+        """Give up a transaction whose end is undecided, or has an unknown outcome: the next InitProducer ends it."""
         self._sender.drop_all(ClientClosed(f"the commit of {self._id!r} was cancelled"))
         self._needs_init = True
         self.open = None
@@ -389,7 +389,7 @@ class ProducerTransactions:
     def adopt(self, transactional_id: str, identity: pb.ProducerIdentity) -> None:
         """Begin the transaction of a staged write's task, with the id and epoch that the coordinator returned.
 
-        It ends when the task's step is completed, or the task is aborted.
+        The transaction ends when the task's step is completed, or the task is aborted.
         """
         assert self.open is None, f"{self.open} is open"
         self._sender.begin_transaction(
@@ -398,7 +398,7 @@ class ProducerTransactions:
         self.open, self._is_ending = Transaction(self), False
 
     async def finish(self) -> None:
-        """Wait until all records of an adopted transaction (`adopt`) are acknowledged. Its step then ends it.
+        """Wait until all records of an adopted transaction (`adopt`) are acknowledged. The coordinator ends it later.
 
         Raises:
             OdradekError: the first record that failed.
@@ -454,7 +454,7 @@ async def call_until_decided(
             raise RequestTimedOut(
                 f"{subject} was not decided within {timeout_s} s; last error: {error}"
             ) from error
-        # The broker that coordinated before may not know yet, or never learn, which broker does now.
+        # The previous coordinator may not know, or may never learn, which broker is the coordinator now.
         first = None
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
@@ -466,7 +466,7 @@ async def run_transaction(
     *,
     attempts: int,
 ) -> T:
-    """Run `work` in a transaction, and again in a new one while it is aborted."""
+    """Run `work` in a transaction. If that is aborted, run it again in a new one, `attempts` times in all."""
     for pause_s in (*retry_pauses_s(attempts), None):
         try:
             async with begin() as transaction:

@@ -48,7 +48,8 @@ class LoopThread:
         """Whether this process was forked from the one that has the thread."""
         self.open_parts: dict[ClosedAtExit, None] = {}
         """The objects on this thread that are not closed yet, oldest first."""
-        self._gate = threading.Lock()  # work that is submitted before `close` is run or cancelled
+        # Work is submitted either before `close`, which runs or cancels it, or is refused.
+        self._gate = threading.Lock()
         self._thread.start()
         _threads.add(self)
 
@@ -56,8 +57,8 @@ class LoopThread:
         """Run a coroutine on the loop and wait for its result. KeyboardInterrupt cancels it.
 
         Raises:
-            ClientClosed: the thread was closed before the call or during it. ForkedProcess: the thread belongs to the
-            parent process.
+            ClientClosed: the thread was closed before the call or during it.
+            ForkedProcess: the thread belongs to the parent process.
         """
         if not self.is_usable:
             work.close()
@@ -154,8 +155,8 @@ def close_open_threads() -> None:
 
 os.register_at_fork(after_in_child=_note_fork)
 
-# `atexit` runs too late: a callback of concurrent.futures, in the same list of threading, shuts down the executors that
-# logins need before it. Callbacks of that list run in reverse order.
+# `atexit` runs too late. Before it, threading runs its own list of exit callbacks, in reverse order. The callback of
+# concurrent.futures in this list shuts down the executors that logins need; ours, added later, runs before it.
 getattr(threading, "_register_atexit", atexit.register)(close_open_threads)
 
 

@@ -87,9 +87,8 @@ class Delivery:
         return self._error
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(self)` on the SDK's thread when the record is done; at once if it is done already.
-
-        Its exceptions are logged.
+        """Call `callback(self)` on the SDK's thread when the record is acknowledged or failed. If this has happened
+        already, call it at once, on the caller's thread. Exceptions of the callback are logged.
         """
         with self._lock:
             if not self.done():
@@ -133,7 +132,7 @@ class Producer:
         self._is_draining = False
         self._drain: asyncio.Task[None] | None = None
         self._unsent: Iterator[_Item] = iter(())
-        """The records that the drain task has taken and not sent yet; its own iterator."""
+        """The iterator of the drain task. What is left in it was taken from the queue and is not sent yet."""
         self._is_transactional = producer.options.transactional_id is not None
         self._transaction: AsyncTransaction | None = None
         self._unsendable: BaseException | None = None
@@ -245,9 +244,9 @@ class Producer:
             self._transaction, self._unsendable = transaction, None
 
     def drain_transaction(self) -> BaseException | None:
-        """Accept no more records and pass all queued ones to the producer.
+        """Accept no more records, and pass all queued ones to the producer.
 
-        Return the error of one that could not be sent, or None.
+        Return the error of the first record of the transaction that failed, or None.
         """
         with self._lock:
             self._transaction = None

@@ -6,9 +6,10 @@
         ...
 
 It uses the SDK's wire messages and behaves like a real cluster where clients depend on it: it validates batches,
-assigns offsets, recognizes the repeats of producers and refuses gaps, fences leaders by epoch, bounds fetches by credit
-and identifies topics by id. Consumer groups share partitions, rebalance, and fence members (`groups`). It does not
-replicate: all brokers share one log per partition, so killing a broker loses nothing; `lose_records` does.
+assigns offsets, recognizes repeated batches of a producer and refuses gaps in its sequence, fences leaders by epoch,
+bounds fetches by credit and identifies topics by id. Consumer groups share partitions, rebalance, and fence members
+(`groups`). It does not replicate: all brokers share one log per partition, so killing a broker loses nothing;
+`lose_records` does.
 
 Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of
 a partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`,

@@ -51,9 +51,9 @@ class MemoryMember:
     rebalance_timeout_ms: int = _REBALANCE_TIMEOUT_MS
     target: frozenset[PartitionId] = frozenset()
     assigned: frozenset[PartitionId] = frozenset()
-    """The assignment in the last response to it."""
+    """The assignment in the last response to this member."""
     revoking: frozenset[PartitionId] = frozenset()
-    """Partitions that it must give up and may still own."""
+    """Partitions that this member must give up and may still own."""
     revoking_since_s: float = 0.0
     is_away: bool = False
     """Whether it is a static member that left for a while; its partitions stay assigned."""
@@ -82,7 +82,7 @@ class MemoryGroup:
     members: dict[str, MemoryMember] = field(default_factory=dict)
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     planned_for: object = None
-    """Subscriptions and partitions that the targets were computed from."""
+    """The assignor, subscriptions and partitions from which the targets were computed."""
 
     def remove(self, member: MemoryMember) -> None:
         """Remove a member, so that its partitions are free."""
@@ -100,7 +100,7 @@ class MemoryGroups:
         session_s: float = SESSION_S,
     ) -> None:
         self.session_s = session_s
-        """A member without a heartbeat for longer is removed from its group."""
+        """The session timeout: a member without a heartbeat for longer is removed from its group."""
         self._topics = topics
         self._live_brokers = live_brokers
         self._groups: dict[str, MemoryGroup] = {}
@@ -147,7 +147,7 @@ class MemoryGroups:
     def _join(
         self, group: MemoryGroup, beat: pb.GroupHeartbeatRequest, now_s: float
     ) -> MemoryMember | None:
-        """Add a member with epoch 0. Return None while another member has its static name."""
+        """Add a member with epoch 0. Return None while another member has the same group.instance.id."""
         instance_id = beat.instance_id if beat.HasField("instance_id") else None
         member = MemoryMember(beat.member_id, instance_id, now_s)
         for other in list(group.members.values()):

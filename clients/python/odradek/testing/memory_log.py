@@ -187,7 +187,7 @@ class MemoryLog:
         """Check the sequence numbers of a batch.
 
         Returns NONE and -1 if the batch is to be appended, NONE and its offset if it repeats an earlier one. Like
-        brokers, also Kafka's, it accepts any first sequence number of a producer that it does not remember.
+        Odradek's and Kafka's brokers, it accepts any first sequence number of a producer that it does not remember.
         """
         state = self._producers.get(header.producer_id)
         if state is None:
@@ -232,7 +232,7 @@ class MemoryPartition:
     replicas: list[int]
     leader_epoch: int = 0
     adding: list[int] = field(default_factory=list)
-    """Replicas that a move adds; it ends when their brokers are all alive."""
+    """Replicas that a move in progress adds; the move ends when their brokers are all alive."""
     removing: list[int] = field(default_factory=list)
     log: MemoryLog = field(default_factory=MemoryLog)
     is_open: bool = True

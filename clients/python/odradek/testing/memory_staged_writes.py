@@ -1,7 +1,7 @@
 """The staged writes of the in-memory cluster: slots, prepared tasks, and the last complete step of each query.
 
-Tasks write in transactions of the coordinator (`MemoryTransactions`), whose ids are the slots of their query. No task
-is aborted by time: `MemoryCluster.end_lease` and `time_out_step` abort tasks.
+A slot is a transactional id that belongs to a query: its name and a number. A task writes in a transaction of a slot,
+which `MemoryTransactions` coordinates. Time aborts no task: `MemoryCluster.end_lease` and `time_out_step` do.
 """
 
 from __future__ import annotations

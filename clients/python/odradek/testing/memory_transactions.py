@@ -45,10 +45,10 @@ class MemoryTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     offsets: list[group_service_pb2.CommitOffsetsRequest] = field(default_factory=list)
     last_identity: tuple[int, int] | None = None
-    """The identity before the last end, by which a repeated request is recognized."""
+    """The producer id and epoch before the last end of a transaction, by which a repeated request is recognized."""
     was_timed_out: bool = False
     task: MemoryTask | None = None
-    """The task that has this id as its slot, until its step is decided."""
+    """The task of a staged write that writes with this transactional id, until its step is decided."""
 
     @property
     def is_open(self) -> bool:
