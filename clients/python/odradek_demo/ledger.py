@@ -1,4 +1,4 @@
-"""The records of the demo's accounting: what was sent, acknowledged and read back, and the bytes of all replicas."""
+"""The demo's accounting: which records were acknowledged and read back, and whether all replicas are identical."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class AcknowledgementLog:
         return cls(acknowledged=bytearray(flights))
 
     def begin(self, now_s: float) -> None:
-        """Record that the first record is sent."""
+        """Start the clock for pauses, because the first record is being sent."""
         self._last_s = now_s
 
     def note(self, sequence: int, now_s: float) -> None:
-        """Record that the record with this sequence number was acknowledged."""
+        """Note the acknowledgement of the record with this sequence number."""
         pause_s = now_s - self._last_s
         if pause_s > self.longest_pause_s:
             self.longest_pause_s, self.longest_pause_began_s = pause_s, self._last_s
@@ -63,7 +63,7 @@ class ReadBack:
         self._digests = {}
 
     def note(self, key: bytes | None, value: bytes) -> None:
-        """Compare the next record of a partition."""
+        """Compare the next record that was read with the flight that was sent. Call it in the order of a partition."""
         self.read += 1
         sequence = json.loads(value).get("seq", _UNSEEN)
         if not 0 <= sequence < len(self.flights):
@@ -90,7 +90,7 @@ class ReadBack:
         )
 
     def sha256(self) -> str:
-        """Return the checksum of keys and values as they were first read, in the order of the source."""
+        """Return the checksum of keys and values as they were last read, in the order of the source."""
         return _sha256(self._digests[i] for i in sorted(self._digests))
 
     def source_sha256(self) -> str:

@@ -40,7 +40,7 @@ class PipelineOutcome:
     written: int = 0
     """Rows of windows that a reader of committed records sees."""
     written_twice: int = 0
-    """Rows of one window and one batch beyond the first."""
+    """Rows for a window and a batch that have a row already."""
     carriers: list[tuple[str, int, float, float]] = field(default_factory=list)
     """Carrier, flights that arrived, mean delay in minutes by Spark and by Python."""
 
@@ -83,7 +83,7 @@ class LivePipeline:
         self._following: asyncio.Task[None] | None = None
         self._kills = 0
         self._written: Counter[int] = Counter()
-        """How often each batch was written, as the driver sees it."""
+        """How often the driver reported each batch as written, by batch number."""
         self._dropped: dict[int, int] = {}
 
     async def start(self) -> None:

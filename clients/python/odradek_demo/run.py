@@ -239,7 +239,7 @@ class _Faults:
         self._at_record = at_record
 
     def note_sent(self, records: int) -> None:
-        """Record the number of records that were sent, and kill or restart a process if it is time."""
+        """Note the number of records that were sent so far. At record `at_record`, the kills of `run` begin."""
         self.sent = records
         if records == self._at_record:
             self._half_way.set()

@@ -375,7 +375,7 @@ def _is_bad(partition: Partition) -> bool:
 
 
 async def _minimums(admin: Admin, names: Iterable[str]) -> dict[str, int]:
-    """Return min.insync.replicas of those topics whose configs the caller may see."""
+    """Return min.insync.replicas by topic, for at most NAMED_MAX topics. Stops at the first that it cannot read."""
     from odradek.errors import OdradekError
 
     minimums: dict[str, int] = {}

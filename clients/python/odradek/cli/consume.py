@@ -223,7 +223,7 @@ def consume(
             settled_s = time.monotonic() + WITHOUT_PARTITIONS_S_MAX
 
             def ended(name: TopicPartition) -> None:
-                """Read no more of a partition, of which all records before its stop were read."""
+                """Stop reading a partition, because all records before its stop offset were read."""
                 if name in unread:
                     del unread[name]
                     consumer.pause(name)

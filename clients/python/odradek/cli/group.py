@@ -120,8 +120,9 @@ async def group_lags(
 def known_lag(
     offsets: Mapping[TopicPartition, int] | None, ends: Mapping[TopicPartition, int]
 ) -> int | None:
-    """Return how many records a group is behind in the partitions whose ends are known; None if it has committed
-    offsets, and no end is known, or if its `offsets` are not.
+    """Return how many records a group is behind in the partitions whose end offsets are known.
+
+    The result is None if `offsets` is None, or if no end offset of the committed partitions is known.
     """
     if offsets is None or (offsets and offsets.keys().isdisjoint(ends)):
         return None
@@ -326,7 +327,7 @@ def seek(
 
 
 def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
-    """Return the offsets of a file that `--from-file` takes; another content ends the command.
+    """Return the offsets of a file that `--from-file` takes; any other content ends the command with an error.
 
     Where lines name a group, only those of this group count.
     """

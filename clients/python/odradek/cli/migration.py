@@ -4,7 +4,7 @@ Every name of the file gets one verdict, and all are reported at once:
 
     kept         the setting has the same name and meaning
     translated   written in another form, which the note says
-    command      a config of the whole cluster, which a command sets once it runs
+    command      a config of the whole cluster, which a command sets once the cluster runs
     inert        nothing here corresponds to it, and nothing is lost without it
     unsupported  it asks for something that is missing here; the note says what to do instead
     unknown      neither Kafka nor Odradek has it, as far as this program knows
@@ -141,7 +141,7 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
 }
-# Values of such settings that need no change, because they ask for what is done here anyway.
+# Values with which some of these settings need no change, because they ask for what Odradek does anyway.
 _AS_IT_IS: Final = {
     "delete.topic.enable": "true",
     "log.cleaner.enable": "true",
@@ -163,7 +163,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Plan:
-    """The files to write, the commands to run once the cluster is running, and a verdict for each name."""
+    """The files to write, the commands to run once the cluster is running, and a verdict for each Kafka setting."""
 
     files: dict[str, dict[str, str]] = field(default_factory=dict)  # role -> settings
     commands: list[str] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Plan:
 
     @property
     def lacks(self) -> list[Verdict]:
-        """The steps that must still be done by hand, because the written files cannot express them."""
+        """The settings that the written files cannot express, so that an administrator must act on them."""
         return [v for v in self.verdicts if v.verdict in ("unsupported", "unknown")]
 
 
@@ -201,8 +201,8 @@ def plan_import(
     Args:
         given: Kafka's settings.
         known: by role, the settings of its process with their aliases.
-        host: what clients reach this machine by, where the file has no advertised.listeners.
-        voters: ID@HOST:PORT of all controllers, where the file names them without ids.
+        host: the name by which clients reach this machine, used if the file has no advertised.listeners.
+        voters: ID@HOST:PORT of all controllers, needed if the file names them without ids.
     """
     return _Import(dict(given), known, host, voters).plan()
 
@@ -228,7 +228,7 @@ class _Import:
         self._plan.files = {role: {} for role in _roles(given)}
 
     def plan(self) -> Plan:
-        """Translate all settings, give each its verdict (as `kept` or `unsupported`), and return the plan."""
+        """Translate all settings, give each its verdict (`kept`, `unsupported`, ...), and return the plan."""
         self._translate_controllers()
         self._translate_listeners()
         self._translate_directories()

@@ -134,13 +134,14 @@ def table_of(rows: Sequence[Mapping[str, Any]], *, is_folded: bool = True) -> An
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(rows[0]):
-        # A value that is not known does not move the column.
+        # A missing value must not make a column of numbers left-aligned.
         numeric = all(row[column] is None or isinstance(row[column], (int, float)) for row in rows)
         table.add_column(
             column if is_folded else Text(column.replace(" ", "\n", 1)),
             justify="right" if numeric else "left",
             overflow="fold" if is_folded else "ellipsis",
-            no_wrap=not is_folded and number > 0,  # a table that is too wide takes from the others
+            # If the table is too wide, rich narrows only the columns that may wrap.
+            no_wrap=not is_folded and number > 0,
         )
     for row in rows:
         table.add_row(*(Text(_text(row[column]), no_wrap=not is_folded) for column in rows[0]))
@@ -188,7 +189,7 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask the user at a terminal before something is done that cannot be undone; any answer but yes ends the command.
+    """Ask for confirmation at a terminal before a change that cannot be undone; any answer but yes ends the command.
     Without a terminal nobody can answer, so scripts continue; they can check with --dry-run first.
     """
     if is_confirmed or not sys.stdin.isatty():

@@ -64,7 +64,7 @@ Indexes = Annotated[
 
 
 def broker_ids(text: str, *, option: str) -> list[int]:
-    """Return the broker ids of a text such as 1,2,3; another text ends the command."""
+    """Return the broker ids of a text such as 1,2,3; any other text ends the command with an error."""
     parts = text.split(",")
     if not all(part.strip().isdigit() for part in parts) or len(set(parts)) < len(parts):
         fail(

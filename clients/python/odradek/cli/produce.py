@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The limit of one record, too; the topic's max.message.bytes is usually lower."""
+"""Limit of a request, and so of a record. The topic's max.message.bytes is usually lower."""
 INTERRUPTED_FLUSH_S_MAX: Final = 5.0
 """How long a command that ends before the end of its input tries to send the lines that it has read."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]

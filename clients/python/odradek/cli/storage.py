@@ -1,6 +1,4 @@
-"""`odradek storage` and `odradek tls`: the files of a node, worked on outside of its process: data directories and
-certificates.
-"""
+"""`odradek storage` and `odradek tls`: work on data directories and certificates outside of the nodes' processes."""
 
 from __future__ import annotations
 

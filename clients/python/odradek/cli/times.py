@@ -16,7 +16,7 @@ FORMS_OF_TIMES: Final = "a duration before now such as 10m, 2026-11-22T10:00, or
 
 
 def duration_ms(text: str, *, option: str) -> int:
-    """Return the milliseconds of a duration such as 90s, 10m or 2d; another text ends the command."""
+    """Return the milliseconds of a duration such as 90s, 10m or 2d; any other text ends the command with an error."""
     matched = _DURATION.fullmatch(text)
     if matched is None:
         fail(
@@ -27,7 +27,9 @@ def duration_ms(text: str, *, option: str) -> int:
 
 
 def size_bytes(text: str, *, option: str) -> int:
-    """Return the bytes of a size such as 500, 10MB or 1.5GiB, at least 1; another text ends the command."""
+    """Return the bytes of a size such as 500, 10MB or 1.5GiB, at least 1. Any other text ends the command with an
+    error.
+    """
     matched = _SIZE.fullmatch(text)
     size = 0
     if matched is not None:

@@ -1,4 +1,4 @@
-"""`odradek top`: a live view of brokers, topics and groups, with rates from one look at the cluster to the next."""
+"""`odradek top`: a live view of brokers, topics and groups, with rates between two reads of the cluster's state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECTION_LINES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The state of the cluster at one moment. What is not known, because a process is down, is empty or None."""
+    """The state of the cluster at one moment. A field is empty or None if a process that knows it is down."""
 
     at_s: float
     quorum: QuorumDescription | None = None
@@ -56,7 +56,7 @@ class Look:
         field(default_factory=dict)
     )
     problem: str = ""
-    """Why something is not known; empty if everything is."""
+    """The first error of a request, because of which a field is not known; empty if there was none."""
 
 
 def top(
@@ -124,9 +124,9 @@ async def _show(client: Client, screen: Screen, interval_s: float) -> None:
 
 
 class Screen:
-    """The terminal of `odradek top`: draws views on its alternate screen, and reads keys. To be used in an event loop.
+    """The terminal of `odradek top`: draws views on its alternate screen, and reads keys. Needs a running event loop.
 
-    A new size of the terminal draws the last view again.
+    When the terminal changes its size, the last view is drawn again.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Screen:
         self._live.update(_view(self._facts, height=height, note=self._note), refresh=True)
 
     async def wait_for(self, work: Any, timeout_s: float | None) -> None:
-        """Wait for a future, at most for the time-out, or until the user quits. It is not cancelled."""
+        """Wait until the future `work` is done, the timeout has passed, or the user quits. Does not cancel `work`."""
         import asyncio
 
         quitting = asyncio.get_running_loop().create_future()
@@ -205,7 +205,7 @@ class Screen:
 
 
 async def look(client: Client) -> Look:
-    """Look at the whole cluster. What does not respond is left out."""
+    """Read the state of the whole cluster. What does not respond is left out."""
     import asyncio
 
     from odradek.errors import OdradekError
@@ -296,7 +296,7 @@ def snapshot(earlier: Look | None, now: Look) -> dict[str, Any]:
                 "free bytes": directory.usable_bytes if directory is not None else None,
             }
         )
-    # The end of a partition that had no leader in one of the looks would count as that many records.
+    # Only partitions that had a leader both times count: otherwise a whole end offset would count as new records.
     in_both = before.ends.keys() & now.ends.keys()
     ends_before = _ends_by_topic(before, in_both)
     ends = _ends_by_topic(now, in_both)

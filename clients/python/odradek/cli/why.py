@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PROBE_S_MAX: Final = 2.0
 TOPICS_MAX: Final = 50
-"""The most topics with a fault whose min.insync.replicas one command looks up."""
+"""The most topics whose min.insync.replicas one command looks up."""
 _CONTROLLER: Final = re.compile(r"controller (\d+) at (\S+:\d+): ")
-"""A controller in the message of a broker that reached none."""
+"""Matches a controller in the error message of a broker that could not reach any controller."""
 THROTTLE: Final = "follower.replication.throttled.rate"
 
 
@@ -121,7 +121,7 @@ def _row(cause: Cause) -> dict[str, Any]:
 
 
 class _Examination:
-    """Collects what can be seen of a cluster, for one name."""
+    """One run of the command: it collects the state of the cluster, as far as it concerns the given name."""
 
     def __init__(self, client: Client, sample_s: float) -> None:
         self._client = client
@@ -205,7 +205,10 @@ class _Examination:
     async def _seen(
         self, call: Callable[[], Awaitable[T]], *, passing: type[Exception] | tuple[()] = ()
     ) -> T | None:
-        """Return the response, or None. What cannot be seen is recorded, and does not end the examination."""
+        """Return the response, or None if the call fails. An error is recorded, and does not end the examination.
+
+        Errors of the types in `passing` are raised.
+        """
         from odradek.errors import OdradekError
 
         try:
@@ -267,7 +270,9 @@ class _Examination:
     async def _minimums(
         self, topics: set[str], bad: set[TopicPartition]
     ) -> dict[str, tuple[int, str]]:
-        """Return min.insync.replicas of topics; of a cluster with many, of those with faults."""
+        """Return (min.insync.replicas, where it is set) by topic. With more than TOPICS_MAX topics, only those of the
+        partitions `bad` are looked up.
+        """
         chosen = topics if len(topics) <= TOPICS_MAX else {name.topic for name in bad}
         minimums = {}
         for topic in sorted(chosen)[:TOPICS_MAX]:
@@ -317,9 +322,10 @@ class _Examination:
         return probe
 
     async def _group(self, name: str, *, is_certain: bool) -> GroupLook | None:
-        """Describe a group, twice with some seconds in between. Returns None if there is none of this name.
+        """Describe a group, twice with some seconds in between. Returns None if there is no group of this name.
 
-        `is_certain` means that the name cannot be that of anything else, so that the absence is an error.
+        `is_certain` means that the name is neither a topic nor a broker. Then a coordinator that does not respond is
+        reported, because the name is taken to be that of a group.
         """
         import asyncio
         import time
@@ -362,9 +368,11 @@ class _Examination:
         )
 
     async def _transaction(self, name: str, *, is_certain: bool) -> TransactionLook | None:
-        """Describe a transactional id, twice with some seconds in between. Returns None if there is none of this name.
+        """Describe a transactional id, and again after some seconds if its transaction is decided. Returns None if the
+        id is not known.
 
-        `is_certain` means that the name cannot be that of anything else, so that the absence is an error.
+        `is_certain` means that the name is no topic, group or broker. Then a coordinator that does not respond is
+        reported, because the name is taken to be a transactional id.
         """
         import asyncio
         import time
@@ -379,7 +387,7 @@ class _Examination:
             is_lost = is_certain and error.retriable
             return TransactionLook(name=name, error=str(error)) if is_lost else None
         if first.state.startswith("Prepare"):
-            # Its markers may be written just now.
+            # The coordinator may be writing the markers right now.
             await asyncio.sleep(self._sample_s)
             second = await self._seen(lambda: transactions.describe(name)) or first
         hanging = await self._hanging("")
@@ -499,9 +507,9 @@ def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicParti
 
 
 async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[int, Probe]:
-    """Connect to the controllers that the quorum does not hear; to all of them if it has no leader.
+    """Connect to the voters from which the quorum's leader has not heard for SILENT_MS; to all if there is no leader.
 
-    If no controller described the quorum, they are those that a broker names in its `error`.
+    If no controller described the quorum, connect to those that a broker names in its `error`.
     """
     import asyncio
 
