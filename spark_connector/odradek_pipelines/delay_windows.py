@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 TARGET: Final = "carrier-delays"
 WATERMARK: Final = "30 days"
-"""How much later than the latest flight another one may arrive and still count. Partitions are read in
-parallel, and a replay of a year passes a month in a moment, so it is generous; live, an hour is enough."""
+"""How far the scheduled time of a record may lie behind the latest one for the record still to count. It is generous:
+partitions are read in parallel, and a replay of a year passes a month in a moment. Live, an hour is enough."""
 
 
 def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:

@@ -38,7 +38,7 @@ def run_live(
 
     Raises:
         SparkUnavailable: no JDK or PySpark.
-        TimeoutError: fewer were read within TIMEOUT_S.
+        TimeoutError: fewer records were read within TIMEOUT_S.
     """
     spark = session("odradek demo", spark__sql__shuffle__partitions="2")
     from pyspark.sql import functions as f
@@ -72,7 +72,7 @@ def run_live(
 
 
 def _follow(query: StreamingQuery, record_count: int) -> None:
-    """Report each batch that Spark has recorded as complete, until so many records were read."""
+    """Report each batch that Spark has recorded as complete, until `record_count` records were read."""
     reported: set[int] = set()
     read_count = 0
     deadline_s = time.monotonic() + TIMEOUT_S

@@ -152,7 +152,7 @@ class _OptionalPushdown:
 
 
 class OdradekBatchReader(DataSourceReader):
-    """The reader of one batch. It is pickled to executors, so it holds options and schema only."""
+    """The reader of one batch query. It is pickled to executors, so it holds only options, schema and filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options

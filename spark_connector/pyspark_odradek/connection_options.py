@@ -55,7 +55,7 @@ class ConnectionOptions:
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the client's options, without prefix, in lower case; `odradek.` overrides `kafka.`."""
+    """Return the options with a prefix, under their names in lower case without it. `odradek.` overrides `kafka.`."""
     client: dict[str, str] = {}
     for prefix in reversed(PREFIXES):
         for name, value in options.items():
@@ -66,9 +66,9 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise ValueError for an option without prefix whose name is nearly one of `known`.
+    """Raise ValueError for an option without prefix whose name is nearly, but not exactly, one of `known`.
 
-    Other names are Spark's own, or another source's: they pass.
+    Other names are accepted, because they may be Spark's own, or another source's.
     """
     by_lower = {name.lower(): name for name in known}
     for name in options:

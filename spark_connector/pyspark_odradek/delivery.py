@@ -58,7 +58,7 @@ class PreparedWrite:
     is_staged: bool
     """Whether it waits for the completion of its batch; otherwise its rows are visible already."""
     task: PreparedTask | None = None
-    """What the completion has to name; None if there is nothing, e.g. because the batch was complete before."""
+    """The staged task that the completion commits; None if there is none, as when the batch was complete before."""
     record_count: int = 0
     size_bytes: int = 0
 
@@ -80,7 +80,9 @@ class Delivery(Protocol):
     """A way for the sink to write. It is pickled with the writer, so it holds options only."""
 
     needs_identity: bool
-    """Whether batches are identified by query and number; a stream whose tasks do not know them fails."""
+    """Whether the delivery identifies a batch by its query and number. If so, a streaming task that does not know both
+    fails.
+    """
 
     def open(self, identity: TaskIdentity) -> Stage:
         """Begin a task's rows, on an executor."""
@@ -88,14 +90,14 @@ class Delivery(Protocol):
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
         """Complete a batch, on the driver. May be repeated for the same batch.
 
-        A repeat may have other writes, from another division into tasks. All of them name the query, and only
-        whether its batch was completed before counts.
+        A repeat may list other writes, because Spark may have divided the batch into other tasks. They name the same
+        query; if its batch is complete already, nothing changes.
         """
 
     def abort(
         self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
     ) -> None:
-        """Give up a failed batch, on the driver. Some tasks may not have reported.
+        """Abort a failed batch, on the driver. `writes` lacks tasks that failed before they reported.
 
         Without `query_id`, the query is known only if a task reported.
         """
@@ -123,7 +125,7 @@ class AtLeastOnce:
 
 
 class SentRows:
-    """Sends the rows of one task by `send`, which is that of a producer, and notices failures early."""
+    """Sends the rows of one task by `send`, the method of a producer or a staged task, and raises failures early."""
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class SentRows:
 
 
 class _Flushed:
-    """A stage whose preparation is a flush."""
+    """The stage of at-least-once delivery: `prepare` flushes the producer."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
         self._options = options

@@ -1,7 +1,7 @@
 """Offsets of partitions: their JSON, the ranges that become tasks, and what happens to ranges that are lost.
 
-The JSON is that of Spark's Kafka source, `{"topic": {"0": 23, "1": -2}}`, so a checkpoint can be
-read by a person and a starting position be copied from one. In options -2 is earliest, -1 latest.
+The JSON is that of Spark's Kafka source, `{"topic": {"0": 23, "1": -2}}`, so a person can read a checkpoint, and can
+copy a starting position from it. In options -2 is earliest, -1 latest.
 
 A range becomes one task, or several if options say so. The computation is that of Spark's KafkaOffsetRangeCalculator,
 so a job has the same tasks as with Kafka.
@@ -62,7 +62,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
 
 
 def from_json(by_topic: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
-    """Read the JSON of `to_json`, after Spark's round trip."""
+    """Return the offsets of the JSON that `to_json` made and Spark passes back."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in by_topic.items()
@@ -107,10 +107,10 @@ def split_ranges(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[OffsetRange]:
-    """Split ranges into tasks, in order; empty ranges get none.
+    """Split ranges into tasks, in order; an empty range gets no task.
 
-    First no task is larger than `max_records_per_partition`, then large ones are split until there are
-    about `min_partitions`.
+    First, ranges with more than `max_records_per_partition` offsets are split. If there are then fewer tasks than
+    `min_partitions`, large ranges are split further, until there are about that many.
     """
     wanted = [r for r in ranges if r.size > 0]
     if max_records_per_partition is not None:

@@ -1,9 +1,9 @@
-"""A task's range of one partition, and its records: bounded fetch streams, one after another, until it is read.
+"""Reads the offset range of one task from its partition: by one fetch stream after another, until the range's end.
 
-Spark carries the range (`RangePartition`) from the driver to an executor. There the stream lives on the link's
-loop, and the task takes chunks from a queue. The queue is bounded by the credit that the broker was given: a chunk's
-bytes are granted again when the task takes it. A leader that moves, dies or falls silent ends a stream; the next one
-starts at the position reached, wherever the leader is then (or, with a rack, at the closest replica that it names).
+Spark carries the range (`RangePartition`) from the driver to an executor. There the stream runs on the event loop of
+the `ProcessLink`, and the task takes chunks from a queue. The queue is bounded by the credit that the broker was
+given: a chunk's bytes are granted again when the task takes it. A leader that moves, dies or falls silent ends a
+stream; the next one starts at the position reached, at the new leader (or, with a rack, at the replica that it names).
 The task fails only if it makes no progress at all for the poll timeout. Offsets that were deleted are reported as
 data loss.
 """
@@ -161,7 +161,7 @@ class PartitionStream:
         return False
 
     async def _follow_one(self) -> None:
-        """Read from one broker until the range's end. Raises the reason if it ends before."""
+        """Read from one broker until the range's end. Raises the error if the fetch stream ends before."""
         endpoint = await self._endpoint()
         stream = self._cluster.transport.open(endpoint, FETCH)
         self._stream = stream
@@ -292,7 +292,7 @@ class PartitionStream:
             self._has_credit.set()
 
     async def _grant(self, stream: Any) -> None:
-        """Send credit to the broker as it is granted, one write at a time, as gRPC requires."""
+        """Send credit to the broker when the task has taken chunks: one write at a time, as gRPC requires."""
         while True:
             await self._has_credit.wait()
             self._has_credit.clear()

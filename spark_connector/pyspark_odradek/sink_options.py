@@ -36,7 +36,7 @@ EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 STEP_QUERY: Final = "stepquery"
 STEP_NUMBER: Final = "stepnumber"
-"""The names of the options in which `write_step` passes the number of its step."""
+"""STEP_QUERY and STEP_NUMBER are the options in which `write_step` passes its query and the number of its step."""
 PREPARED_TIMEOUT_MS: Final = 300_000
 _OPTIONS: Final = (
     "topic",
@@ -71,9 +71,9 @@ class SinkOptions:
     transactional_id_prefix: str = ""
     """The prefix of transactional ids, before the id of the query, for which an ACL can grant a right."""
     prepared_timeout_ms: int = PREPARED_TIMEOUT_MS
-    """How long written rows wait for the driver after the last sign of life of the executors."""
+    """How long the cluster keeps prepared rows for the driver after the last request of an executor."""
     step: tuple[str, int] | None = None
-    """The query and the number of the step that a batch write is. None: the batch write is a query of its own."""
+    """Query and step number of a batch write by `write_step`. None: a batch write is a query of its own."""
 
     @property
     def is_exactly_once(self) -> bool:

@@ -31,7 +31,7 @@ JAVA_VERSIONS: Final = (17, 21)
 PYSPARK_MIN: Final = (4, 2)
 _JAVA_TIMEOUT_S: Final = 30.0
 _SECRET_OPTIONS: Final = r"(?i)url|ssl\.(keystore\.)?key|jaas"
-"""Options whose values Spark hides in plans, besides passwords, which it recognizes itself; urls are its default."""
+"""Matches options whose values Spark hides in plans. `url` is Spark's own default; it hides passwords in any case."""
 _HOW_TO_JAVA: Final = (
     "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew"
     " install openjdk@17) and set JAVA_HOME to it, or put its bin/ on PATH"
@@ -157,7 +157,9 @@ def _is_local(master: str) -> bool:
 
 
 def _spark_zips() -> list[str]:
-    """Return pyspark's and py4j's zips in the order of Spark's path; none if they are not the installed ones."""
+    """Return the zips of pyspark and py4j in the order of Spark's path. There are none unless Spark runs from the
+    installed pyspark, and py4j is installed, too.
+    """
     home = _installed("pyspark")
     if home is None or _installed("py4j") is None:
         return []

@@ -3,8 +3,8 @@ of the query comes from the checkpoint, and the step is the number of the batch.
 crash, the cluster knows that it is complete: its rows are dropped on the executors, and its completion changes
 nothing. Attempts that Spark does not list, because they failed or were speculative, are aborted with the completion.
 
-Workers on the executors renew what they prepared. Executors end with their driver, so the cluster gives the batch of a
-driver that died up after the option preparedTimeoutMs; a driver that stands still loses no batch.
+Workers on the executors renew the tasks that they prepared. Executors end with their driver, so when a driver dies, the
+cluster aborts its batch after the time of the option preparedTimeoutMs. A driver that only hangs loses no batch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class ExactlyOnce:
     needs_identity = True
 
     def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
-        """If `is_final` is set, the query has only one batch, so that the cluster may forget it soon."""
+        """`is_final` means that the query has only one batch, so that the cluster may forget it soon."""
         self._options = options
         self._is_final = is_final
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """Return a stage over a slot of the query. If the batch is complete already, return one that
+        """Return a stage that writes as a staged task of the query. If the batch is complete already, return one that
         drops its rows.
         """
         link = link_to(self._options.connection)
@@ -105,7 +105,8 @@ class ExactlyOnce:
     ) -> None:
         """Abort the tasks of a failed batch, including those that are prepared and were never reported.
 
-        Otherwise these would delay readers of committed records until the cluster aborts them, an hour later.
+        Otherwise these would delay readers of committed records until the cluster aborts them: when the executors have
+        stopped renewing them for preparedTimeoutMs.
         """
         identities = [write.identity for write in writes if write.task is not None]
         query_ids = (
@@ -153,7 +154,7 @@ class _Dropped:
 
 
 class _Staged:
-    """A stage over a slot of the query."""
+    """The stage of exactly-once delivery: it writes as a staged task of the query."""
 
     def __init__(
         self, link: ProcessLink, options: SinkOptions, identity: TaskIdentity, task: StagedTask
@@ -203,7 +204,7 @@ async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> Sta
             **arguments,
         )
     _queries[key] = writes
-    # Each batch write is a query of its own.
+    # Each batch write is a query of its own, so the staged writes of ended queries are closed.
     idle = [other for other, of_query in _queries.items() if other != key and of_query.is_idle]
     for other in idle[: len(_queries) - QUERIES_MAX]:
         await _queries.pop(other).close()

@@ -160,7 +160,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of a trigger.
 
-        Report partitions that were deleted, whose end fell, or whose first offsets were deleted.
+        Report as data loss the partitions that were deleted, whose end offset went back, or that were added and have
+        lost their first records already.
         """
         starts, ends = from_json(start), from_json(end)
         is_fatal = self._options.fail_on_data_loss
