@@ -126,7 +126,7 @@ def bench_instances(cluster: EmbeddedCluster, url: str) -> None:
                     counts[group] += count
             served_s = time.perf_counter() - began
         used_s, began = cpu_s([pid]), time.perf_counter()
-        time.sleep(5)  # what they cost when nobody asks
+        time.sleep(5)  # measure what idle instances cost
         idle = (cpu_s([pid]) - used_s) / (time.perf_counter() - began)
     complete = sum(count == MEMBERS_A_GROUP for count in counts.values())
     tell(

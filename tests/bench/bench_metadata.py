@@ -234,7 +234,7 @@ def measure(partitions: int, brokers: int) -> dict[str, Any]:
     )
     figures["isr_change_bytes"] = quorum.bytes
 
-    # A topic of one partition, when something else was decided since the last one.
+    # Measure a topic of one partition that is created after another change.
     deciding, _ = quorum.measured()
     quorum.decide(
         create_topics, CreateTopicsRequest(topics=(NewTopic(name="last", partition_count=1),))
@@ -266,7 +266,7 @@ def measure(partitions: int, brokers: int) -> dict[str, Any]:
 
     deciding, replaying = quorum.measured()
     for broker_id in broker_ids[-2:]:
-        # As if they had died with the active controller: their sessions end at the new one.
+        # Simulate that these brokers died with the active controller: the new one ends their sessions.
         quorum.standby.stream_broken(BrokerId(broker_id), quorum.now_ms)
     dead, broker_ids = broker_ids[-2:], broker_ids[:-2]
     quorum.fail_over()

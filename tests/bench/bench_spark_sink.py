@@ -41,7 +41,7 @@ def new_topic(bootstrap: str, replicas: int) -> str:
 
 
 def batch_rate(frame: DataFrame, count: int, options: dict[str, str]) -> float:
-    """Rows per second of one batch write."""
+    """Write `count` rows as a batch, and return the rows per second."""
     began_s = time.monotonic()
     frame.write.format("odradek").mode("append").options(**options).save()
     return count / (time.monotonic() - began_s)
@@ -50,7 +50,7 @@ def batch_rate(frame: DataFrame, count: int, options: dict[str, str]) -> float:
 def stream_rate(
     spark: SparkSession, source: str, count: int, batches: int, options: dict[str, str]
 ) -> float:
-    """Rows per second of a stream that reads `source` in so many batches, without its start."""
+    """Write a stream that reads `source` in `batches` batches. Return its rows per second without the first batch."""
     reader = spark.readStream.format("odradek").schema("value binary")
     rows = reader.options(
         **{"kafka.bootstrap.servers": options["kafka.bootstrap.servers"]},

@@ -68,7 +68,7 @@ COVERAGE = (
     "damaged logs cut",
     "rolling restarts",
 )
-RERUN_EVERY = 25  # so many seeds are run twice, and must give the same digest
+RERUN_EVERY = 25  # every 25th seed is run twice, and must give the same digest
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--planted", type=int, nargs="*", help="hunt planted bugs (all, or these)")
     options = parser.parse_args()
     console = Console()
-    logging.disable(logging.WARNING)  # production code says that it is being broken
+    logging.disable(logging.WARNING)  # production code logs the faults that are injected
     if options.seed is not None:
         result = run_seed(options.seed, is_verbose=True)
         for violation in result.violations:

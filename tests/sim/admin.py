@@ -125,7 +125,7 @@ class Admin:
         self.history.topics_deleted[name] = Outcome.UNKNOWN
 
         def deleted(results: Any) -> None:
-            # A client that uses a topic again makes it again.
+            # A client that uses a deleted topic makes the broker create it again.
             is_gone = results is not None and results[0].outcome.is_good
             if is_gone and not name.startswith(USED):
                 self.history.topics_deleted[name] = Outcome.OK

@@ -36,7 +36,7 @@ COMPACTED = NewTopic(
 )
 KEYS = tuple(b"key-%d" % number for number in range(6))
 LONG_KEY_CHANCE = 0.02
-LONG_KEY = b"long-" + b"x" * 70_000  # so long that its batch is read in the pool
+LONG_KEY = b"long-" + b"x" * 70_000  # so long that the broker reads its batch in a thread pool
 MAGIC_AT = 16
 COUNT_AT = 57
 HOUR_MS = 3_600_000
@@ -47,7 +47,7 @@ class VariedProducer(Producer):
 
     _producer_id = -1
     _id_call = -1
-    _asked_in = -1  # which connection
+    _asked_in = -1  # number of the connection over which the producer id was requested
 
     def _encoded(self, send: Send[TopicIdPartition]) -> bytes:
         return self._batch(send, self._producer_id, 0, self._compression())

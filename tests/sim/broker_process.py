@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT_MS = 3_000
 BEHIND_RECORDS = 15  # lanes are changed over fewer records than in production
 NEAR_RECORDS = 5
-DURABLE_LOOK_CHANCE = 0.25  # after a sync
-CHECKPOINT_INTERVALS_MS = (100, 5_000)  # the least that a broker accepts, and the default
-DELETE_CHANCE = 0.02  # that the records of a partition are deleted, each second
+DURABLE_LOOK_CHANCE = 0.25  # chance that durability is checked after a sync
+CHECKPOINT_INTERVALS_MS = (100, 5_000)  # the minimum that a broker accepts, and the default
+DELETE_CHANCE = 0.02  # chance each second that records of a partition are deleted
 
 
 class ObservedHost(PartitionHost):
@@ -87,7 +87,7 @@ class ObservedHost(PartitionHost):
     def step(self, event: ev.Event) -> None:
         life = self.life
         if not life.process.is_alive:
-            return  # what unwinds after a death does nothing any more
+            return  # code that unwinds after the death of its process has no effect any more
         if isinstance(event, ev.Truncated | ev.LogReset):
             self.oracle.is_truncating = False
         elif isinstance(event, ev.LogStartAdvanced):
@@ -229,7 +229,7 @@ class BrokerProcess:
         )
 
     def die(self) -> None:
-        """End the process at once; its writes stay in the page cache."""
+        """Kill the process at once; its writes stay in the page cache."""
         if self.process.is_alive:
             self.node.disk.killed()
         self.process.kill()

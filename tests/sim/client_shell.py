@@ -49,7 +49,7 @@ class FetchCall:
     offset: int
     leader_epoch: int
     last_epoch: int = -1  # of the record before `offset`, if the client read it
-    last_value: int = -1  # of that record; only the oracle looks at it
+    last_value: int = -1  # of that record, too; only the oracle uses it
     wait_ms: int = 0
     bytes_min: int = 0
 
@@ -110,7 +110,7 @@ class Response:
     leader_epoch: int = -1
     last_epoch: int = -1  # of the last record, or where a log ended
     timestamp_ms: int = -1
-    diverges: bool = False  # the client's log is not that of the broker
+    diverges: bool = False  # whether the broker's log lacks what the client has read
 
 
 Call = ProduceCall | FetchCall | LatestCall | EndOfEpochCall | TimeCall | ProducerIdCall
@@ -264,7 +264,7 @@ class ClientShell:
         except CorruptBatch as error:
             if name not in self._life.node.disk.damage:
                 self._life.cluster.invariants.fail("P13", f"a damaged batch is served: {error}")
-            # The client's check of the CRC finds it.
+            # A client would find the damage by its own check of the CRC.
             self._scheduler.counters["damage found by clients"] += 1
             self._send(stream, self._refused(call, ErrorCode.CORRUPT_MESSAGE))
             return

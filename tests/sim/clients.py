@@ -125,7 +125,7 @@ class Producer:
         self.acks = acks
         self.pace_us = pace_us
         self.is_stopped = False
-        self.last_success_us = -1  # when the last batch that was acknowledged was made
+        self.last_success_us = -1  # creation time of the newest acknowledged batch
         self._process = Process(cluster.scheduler, client_id)
         self._connection = Connection(cluster, self._process, partition)
         self._partition = partition
@@ -136,7 +136,7 @@ class Producer:
         self._sequence = 0
         self._made = 0
         self._attempt_until_us = 0
-        self._generation = 0  # of the connection
+        self._generation = 0  # counts connections, so that late events of old ones are ignored
         self._process.after(self.scheduler.between(0, pace_us), self._produce)
 
     def _produce(self) -> None:
@@ -258,7 +258,8 @@ class Producer:
             self._window.remove(flight)
             self._attempt_until_us = self.scheduler.now_us + ATTEMPT_US
             self.last_success_us = max(self.last_success_us, flight.made_at_us)
-            if self.acks == -1 and not flight.send.keys:  # compaction may remove what has one
+            # Compaction may remove records with keys.
+            if self.acks == -1 and not flight.send.keys:
                 invariants = self.cluster.invariants
                 values = flight.send.values
                 invariants.acknowledged(self._partition, answer.offset, values, answer.leader_epoch)

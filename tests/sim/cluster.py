@@ -17,7 +17,7 @@ from tests.sim.scheduler import MS, SECOND, Process, Scheduler
 FIRST_CONTROLLER = 101
 FIRST_CLIENT = 201
 ADMIN = 200
-CREDIT_BYTES = 4_000  # so few that streams wait for it
+CREDIT_BYTES = 4_000  # so little that replication streams wait for credit
 
 
 class BrokerNode:
@@ -45,7 +45,7 @@ class BrokerNode:
         self.life = BrokerProcess(self.cluster, self)
 
     def restart_later(self, delay_us: int) -> None:
-        """Restart the broker that died now; it may be started before, and end again for another reason."""
+        """Restart the broker, which has just died, after a delay, unless it was started before that."""
         self.cluster.scheduler.after(delay_us, self._restart, self.life)
 
     def _restart(self, ended: BrokerProcess | None) -> None:
@@ -60,7 +60,7 @@ class BrokerNode:
 
     def _restart_after(self, life: BrokerProcess | None) -> None:
         if self.life is not life:
-            return  # it ended otherwise, and was started
+            return  # the old process has ended for another reason, and the broker was started again
         if self.is_up:
             self.restart_when_gone(SECOND)
         else:

@@ -40,7 +40,8 @@ class ConsumerMember(Member):
         self.member_id = MemberId("")
         self.epoch = 0
         self.topics: tuple[TopicName, ...] = TOPICS
-        self._tells_all = True  # what it told last may not have arrived
+        # Send all fields, because the last heartbeat may not have arrived.
+        self._tells_all = True
         self._is_leaving = False
 
     def _forget(self) -> None:
@@ -99,7 +100,8 @@ class ConsumerMember(Member):
         if told.error in _NOT_THERE:
             self._lose_all()
             return
-        if told.error is not ErrorCode.NONE:  # UNRELEASED_INSTANCE_ID: its last life is not over
+        # UNRELEASED_INSTANCE_ID: the membership of the previous process has not ended yet.
+        if told.error is not ErrorCode.NONE:
             return
         if self.epoch == 0 and not joins:
             return
@@ -108,7 +110,7 @@ class ConsumerMember(Member):
         if told.assignment is not None:
             given = self._named(told.assignment)
             if self.owned - given:
-                self._tells_all = True  # tell that they are given back
+                self._tells_all = True  # report that the revoked partitions are given up
             self.owned = given
             self.positions = {p: o for p, o in self.positions.items() if p in given}
             if given != claimed:

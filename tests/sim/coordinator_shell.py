@@ -17,7 +17,7 @@ from tests.sim.network import Stream
 if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess
 
-SESSION_MS = 4_000  # longer than a lease, as any session time-out must be
+SESSION_MS = 4_000  # longer than a leader's lease, as any session timeout must be
 REBALANCE_MS = 4_000
 
 
@@ -26,7 +26,7 @@ class GroupCall:
     """One request of a group member."""
 
     call_id: int
-    request: Any  # of groups.messages
+    request: Any  # a message of groups.messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 PATH = Path("/data")
 CONFIG = LogConfig(segment_bytes=1_500, index_interval_bytes=200, file_delete_delay_ms=0)
 RECENT_BYTES_MAX = 4_000  # most reads are of files
-WRITTEN_BYTES_MAX = 300  # of a write that a death cuts short
-HOT_CHANCE = 0.8  # that what a read wants is in the page cache
+WRITTEN_BYTES_MAX = 300  # most bytes of a write that a death cuts short
+HOT_CHANCE = 0.8  # chance that the bytes of a read are in the page cache
 READ_BYTES_MAX = 1 << 20
 FLUSHES_BYTES_MAX = (1_000, 20_000)  # of all logs; a life ends before the production's age limit
 CHECKPOINT_LOOK_CHANCE = 0.1  # while no log is being cut
@@ -59,7 +59,8 @@ class SimulatedStorage(MemoryStorage):
         self.is_short_of_files = False
         self._scheduler = scheduler
         super().__init__()
-        # Where few files may be open, dirty ones are synced to be closed, and a power loss has less to take.
+        # With few open files, dirty files are synced to be closed, and a power loss has less to lose. So only every
+        # fourth seed has few.
         if scheduler.seed % 4:
             self.log_files_max = 100
 
@@ -139,8 +140,8 @@ class DataDirectory:
 
     def __init__(self, node: BrokerNode) -> None:
         self.logs: dict[TopicIdPartition, OracleLog] = {}
-        self.lost_power = False  # since the controller last heard how a life ended
-        self.losses = 0  # times that it may have lost what was written
+        self.lost_power = False  # whether power was lost and no registration has reported it yet
+        self.losses = 0  # how often written bytes may have been lost
         self.damage: dict[TopicIdPartition, Damage] = {}
         self.directory: LogDirectory | None = None
         self._node = node
@@ -433,7 +434,7 @@ class WatchedDirectory(LogDirectory):
         return report
 
     def loss_reported(self) -> OSError | None:
-        self.on_told()  # the controller knows; a kill may come at any point of what follows
+        self.on_told()  # the controller knows of the loss now; a kill may come at any point below
         return super().loss_reported()
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
@@ -441,7 +442,8 @@ class WatchedDirectory(LogDirectory):
         self.on_checkpoint()
 
     def close(self, **named: Any) -> bool:
-        with patch.object(log_directory, "SYNCS_AT_CLOSE_MAX", 1):  # or the order is chance
+        # Concurrent syncs would end in a random order.
+        with patch.object(log_directory, "SYNCS_AT_CLOSE_MAX", 1):
             return super().close(**named)
 
 

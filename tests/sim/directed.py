@@ -68,7 +68,7 @@ class Stage:
         has_groups: bool = False,
     ) -> None:
         self.scheduler = Scheduler(seed=1)
-        random.seed(1)  # of the pauses before production code tries again
+        random.seed(1)  # production code draws its retry pauses from it
         self.cluster = Cluster(self.scheduler, has_groups=has_groups)
         OPEN.append(self)
         self.history: History[TopicIdPartition] = History()

@@ -21,9 +21,9 @@ class Damage:
 
     def __init__(self, directory: Path, inode: Inode, position: int, base_offset: int) -> None:
         self.directory = directory
-        self.base_offset = base_offset  # of the batch
-        self.is_marked = False  # when the present life of the broker began
-        self.is_cut = False  # the log ends before it
+        self.base_offset = base_offset  # of the damaged batch
+        self.is_marked = False  # whether the log was marked as damaged when this process started
+        self.is_cut = False  # whether the log was truncated before the damage
         self._inode = inode
         self._position = position
 

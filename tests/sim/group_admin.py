@@ -30,7 +30,7 @@ class GroupAdmin(Member):
     ) -> None:
         super().__init__(cluster, history, client_id, group_id)
         self._possible = {NOTHING}  # what the group may hold now: the id of a commit, or nothing
-        self._late: set[str] = set()  # what steps of unknown outcome may yet make of it
+        self._late: set[str] = set()  # results that steps of unknown outcome may still have
         self._steps = (
             self._commit,
             self._commit,

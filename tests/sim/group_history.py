@@ -40,7 +40,7 @@ class Commit:
     partition: TopicPartition
     commit_id: str
     offset: int
-    member_id: str  # of one membership: a member that was taken out begins another one
+    member_id: str  # of one membership; a removed member joins again with another id
     epoch: int  # or generation
     began_us: int
     by: str
@@ -85,10 +85,10 @@ class GroupHistory:
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
     tenures: dict[_TenureKey, Tenure] = field(default_factory=dict)
-    # groups that go from one protocol to the other: epochs of members who left may come again
+    # Groups that change their protocol. In these, epochs of members that left may occur again.
     mixed: frozenset[GroupId] = frozenset()
-    violations: list[Violation] = field(default_factory=list)  # those seen as they happen
-    # when somebody was first told of a generation, or a member of its epoch, for all to see
+    violations: list[Violation] = field(default_factory=list)  # those found during the run
+    # When a client was first told of a generation, and a member of its epoch.
     _generations: dict[GroupId, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     _epochs: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     _synced: dict[tuple[GroupId, int, str], frozenset[TopicPartition]] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class Poll(Generic[Partition]):
     position: int
     records: tuple[tuple[int, int], ...]
     high_watermark: int
-    reset_from: int = -1  # where it was when its position was out of range, below the log's start
+    reset_from: int = -1  # the old position, if it was out of range below the log start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ class Invariants:
                 continue
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed or partition in disk.damage:
-                continue  # its next registration takes it out
+                continue  # its next registration removes it from ISR and ELR
             held = self._held(broker_id, partition, is_fsync=is_fsync)
             if held < end:
                 self.fail(
@@ -184,7 +184,7 @@ class Invariants:
             self.cluster.scheduler.counters["recoveries of the longest log"] += 1
         for offset, (value, acked_in) in self.acked.get(partition, {}).items():
             if acked_in >= epoch:
-                continue  # we learn late of an election that others have followed since
+                continue  # this broker learns late of its election; newer leaders have followed since
             if host.oracle.value_at(offset) != value and offset >= host.oracle.log_start:
                 self.fail(
                     "I5",
@@ -281,7 +281,7 @@ class Invariants:
     def coordinator_begins(self, broker: BrokerProcess, host: ObservedHost | None) -> None:
         """Check I11: a coordinator starts with all records of its log."""
         if host is None or host.replica.role is not Role.LEADER:
-            return  # it is about to hear of that
+            return  # the broker is about to learn that it no longer leads
         replica = host.replica
         if replica.high_watermark < replica.log_end:
             self.fail(
@@ -328,7 +328,7 @@ class Invariants:
         for broker_id in sorted({*after} - {*before}):
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed or partition in disk.damage:
-                continue  # its registration takes it out again
+                continue  # its registration removes it again
             held = self._held(broker_id, partition, is_fsync=self._is_fsync(partition))
             if held < exposed:
                 self.fail(

@@ -63,8 +63,8 @@ class Member:
         self.history = history
         self.client_id = client_id
         self.group_id = group_id
-        self.is_stopped = False  # it does what it must, and commits nothing more
-        self.last_commit_us = -1  # when the last commit that was acknowledged began
+        self.is_stopped = False  # whether it stays in its group, but commits nothing more
+        self.last_commit_us = -1  # start of the last acknowledged commit
         self.owned: frozenset[TopicPartition] = frozenset()
         self.positions: dict[TopicPartition, int] = {}
         self.lives = 0

@@ -40,7 +40,7 @@ class Member(Protocol):
         """Make the member the leader; it has applied all committed entries."""
 
     def step_down(self) -> None:
-        """Tell the member that it does not lead any more."""
+        """Tell the member that it is no longer the leader."""
 
     def apply_committed(self) -> None:
         """Apply the entries that are committed and not applied yet."""
@@ -69,7 +69,7 @@ class _Proposal:
 
 
 class MetadataLog:
-    """The log, its leader, and the metadata that all committed entries make up."""
+    """The log, its leader, and the metadata image of all committed entries."""
 
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self.scheduler = scheduler

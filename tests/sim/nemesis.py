@@ -264,7 +264,7 @@ class Nemesis:
 
     def _jump_clock(self) -> None:
         node = self.cluster.brokers[self._broker()]
-        # By less than message.timestamp.after.max.ms, or producers would be refused for good.
+        # The shift is less than message.timestamp.after.max.ms, or all records of producers would be refused.
         node.wall_offset_ms = self.scheduler.random.choice((-1_800_000, 1_800_000))
 
     # --- the network -----------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Nemesis:
 
     def _calm(self) -> None:
         if self.is_stopped:
-            return  # `heal` has done it
+            return  # `heal` has already restored the network
         self.network.loss = self.network.doubling = self.network.reset = 0.0
         self.network.delay_max_us = 3 * MS
         self.network.extra_delay_us.clear()

@@ -110,9 +110,11 @@ class Stream:
         self.ends = (opener, acceptor)
         self.on_message: list[Callable[[Any], None] | None] = [None, None]
         self.on_closed: list[Callable[[], None] | None] = [None, None]
-        self._is_gone = [False, False]  # this end knows
-        self._has_gap = [False, False]  # what this end sends arrives no more
-        self._has_lost = [False, False]  # nor does what it sent: some of it was lost on the way
+        # By end: whether it knows that the connection is over; whether nothing that it sends arrives any more; whether
+        # a message of it was lost on the way.
+        self._is_gone = [False, False]
+        self._has_gap = [False, False]
+        self._has_lost = [False, False]
         self._last_us = [0, 0]
         network.opened(self)
 

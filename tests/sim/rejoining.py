@@ -28,7 +28,7 @@ PRESSED = NewTopic(
 REJOIN_US_MAX = 20 * SECOND
 PACE_US = 2 * MS
 LINK_DELAY_US = 30 * MS
-FIRST_CLIENT = 901  # above all other clients
+FIRST_CLIENT = 901  # above the ids of all other clients
 
 RunUntil = Callable[[Callable[[], bool], int, str], None]
 

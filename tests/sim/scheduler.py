@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 MS = 1_000  # simulated time is counted in microseconds
 SECOND = 1_000_000
-# Its time, its number, the process that it is delivered to, and what is to be done.
+# An event: its time, its number, the process to which it is delivered, a function and its arguments.
 _Event: TypeAlias = "tuple[int, int, Process | None, Callable[..., None], tuple[Any, ...]]"
 
 
@@ -138,7 +138,7 @@ class Process:
         if self.waiting or self.scheduler.now_us < self.stalled_until_us:
             if not self.waiting:
                 self.scheduler.at(self.stalled_until_us, self._wake)
-            self.waiting.append((action, args))  # in order, however often it is stopped again
+            self.waiting.append((action, args))  # calls keep their order, even after several stalls
             return
         try:
             action(*args)

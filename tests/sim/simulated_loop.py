@@ -51,7 +51,7 @@ class _NumberedTask(asyncio.Task[Any]):
     """
 
     def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, **arguments: Any) -> None:
-        self._number = number  # first, since asyncio puts the task into sets
+        self._number = number  # set before super().__init__, which puts the task into a set
         super().__init__(coro, **arguments)
 
     def __hash__(self) -> int:

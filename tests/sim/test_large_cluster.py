@@ -1,8 +1,8 @@
 """A cluster of 100 brokers and 2,000 partitions: one broker dies, then the active controller and
 another broker.
 
-Times are simulated: they show what the protocol costs, not how fast a machine is. Sizes are real:
-those of the metadata in memory, and of each batch as it would be sent.
+Times are simulated: they show what the protocol costs, not how fast a machine is. Sizes are real,
+both of the metadata in memory and of each batch that would be sent.
 """
 
 from __future__ import annotations

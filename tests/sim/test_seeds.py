@@ -16,7 +16,7 @@ from tests.sim.simulation import FAULTS_MIN, OPERATIONS_MIN, Result, run_seed
 SEEDS = 100
 SEEDS_PER_TEST = 10
 COUNTERS: Counter[str] = Counter()
-SEEN: set[int] = set()  # the seeds that these are of
+SEEN: set[int] = set()  # the seeds whose events are in COUNTERS
 
 
 def _run(seed: int) -> Result:
@@ -43,7 +43,8 @@ def test_a_seed_that_once_failed_stays_good(seed: int) -> None:
 
 
 def test_the_seeds_came_across_all_that_they_are_to_prove() -> None:
-    for seed in range(SEEDS):  # more, where this test runs alone or beside a part of the others
+    # Run the missing seeds, if this test runs alone or with only a part of the other tests.
+    for seed in range(SEEDS):
         if all(COUNTERS[name] for name in COVERAGE):
             break
         if seed not in SEEN:

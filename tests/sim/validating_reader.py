@@ -38,7 +38,7 @@ class ValidatingReader(Consumer):
         pace_us: int,
     ) -> None:
         super().__init__(cluster, history, client_id, partition, pace_us=pace_us)
-        self._last_epoch = -1  # of the record before the position
+        self._last_epoch = -1  # leader epoch of the record before the position
         self._last_value = -1
         self._must_validate = False
         self._asked: Call | None = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.sim.simulated_loop import SimulatedLoop
 
 HEARTBEAT_US = 250 * MS
-LATE_COPY_CHANCE = 0.02  # of a message that arrives again when its stream may be long over
+LATE_COPY_CHANCE = 0.02  # chance that a message arrives again, perhaps after its stream has ended
 _ACCEPTED = "accepted"
 
 
@@ -223,7 +223,7 @@ async def call_resolve(
     _port: int,
     request: link_pb.ResolveProducersRequest,
 ) -> link_pb.ResolveProducersResponse:
-    """Send a request to another broker's coordinators. The caller has a time-out."""
+    """Send a ResolveProducers request to another broker's coordinators. The caller sets the timeout."""
     node = life.cluster.brokers.get(peer)
     target = node.life if node is not None else None
     if target is None or not target.is_serving:

@@ -2,10 +2,11 @@
 
 What a program wrote and what would survive a power cut are kept apart, as a real file system does:
 a file's writes become durable with `datasync`/`sync`, a directory's entries with `sync_directory`.
-`lose_power` throws the rest away, or part of it: each unsynced write survives whole, torn or not at
-all, as the random source says; of a directory's changes the first ones survive, in their order, as
-journals of file systems keep them. `fault`, if set, is asked before each operation that changes
-something, before each read ("read") and each opening ("open"), and may raise an OSError or let a write be short.
+`lose_power` throws away what is not durable, or part of it: each unsynced write survives whole, torn
+or not at all, as the random source says; of a directory's changes the first ones survive, in their
+order, as journals of file systems keep them. `fault`, if set, is called before each operation that
+changes something, before each read ("read") and each opening ("open"). It may raise an OSError or
+cut a write short.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from odradek_broker.log.open_files import OpenFiles
 from odradek_broker.log.storage import failed_sync
 from odradek_protocol.records.batch_header import ByteBuffer
 
-NAME_BYTES_MAX = 255  # of a file, as usual file systems have it
+NAME_BYTES_MAX = 255  # limit of a file name in common file systems
 
 
 class Inode:
@@ -32,8 +33,8 @@ class Inode:
         self.durable = b""
         self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes), or a new size
         self.locked_by: MemoryFile | None = None
-        self.handles: set[MemoryFile] = set()  # those that are open
-        self.is_lossy = False  # changes were not written back, and no sync writes them any more
+        self.handles: set[MemoryFile] = set()  # the open handles of this file
+        self.is_lossy = False  # changes were not written back, and no later sync will write them
 
     def sync(self) -> None:
         if self.is_lossy:
@@ -220,7 +221,7 @@ class MemoryStorage:
     def fail_write_back(self, path: Path) -> None:
         """Let the kernel fail to write a file's unsynced changes, and then drop the inode from memory.
 
-        The descriptors that are open learn of it at their next sync, later ones never do.
+        Descriptors that are open now report the failure at their next sync. Later ones never do.
         """
         inode = self.inode(path)
         if inode.changes:

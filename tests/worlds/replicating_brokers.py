@@ -174,7 +174,7 @@ class MemoryBroker:
         self.lease = Lease(_HOUR_MS)
         self.lease.renew(boottime_ms())
         self.image = MetadataImage()
-        self.is_deaf = False  # hears nothing of the metadata until `hear`
+        self.is_deaf = False  # whether the broker replays no metadata records until `hear`
         self.offline: list[str] = []
         self._cluster = cluster
         self.table = PartitionTable(
@@ -229,8 +229,8 @@ class MemoryBroker:
         is_urgent: bool,
         on_response: Callable[[ErrorCode], None],
     ) -> None:
-        """Record a proposal in the place of IsrProposals, and apply it if the cluster accepts
-        proposals.
+        """Record an ISR proposal, as IsrProposals would send it to the controller, and apply it if
+        the cluster accepts proposals.
         """
         self._cluster.proposals.append(proposal)
         if self._cluster.takes_proposals:
@@ -309,7 +309,7 @@ class MemoryCluster:
         return iter(self.brokers.values())
 
     def record(self, record: Any) -> None:
-        """Commit a metadata record, and let every broker replay it that is not deaf."""
+        """Commit a metadata record, and let every broker that is not deaf replay it."""
         self.metadata.append((len(self.metadata) + 1, record))
         for broker in self.brokers.values():
             if not broker.is_deaf:

@@ -33,7 +33,7 @@ class Transaction:
     """One transaction of the transactional id."""
 
     number: int
-    epoch: int  # of its data
+    epoch: int  # producer epoch of its records
     registered: set[Hashable] = field(default_factory=set)
     outcome: bool | None = None  # is_commit, once it is decided
     marker_epoch: int = -1
@@ -113,7 +113,7 @@ class Coordinator:
         return True
 
     def fence(self) -> None:
-        """Another process takes over the transactional id."""
+        """Let another producer process take over the transactional id."""
         self.end(is_commit=False, is_bumped=True)
         self.epoch += 1
 

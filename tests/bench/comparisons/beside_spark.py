@@ -5,7 +5,7 @@ Both sides run on one machine with the same PySpark 4.2.0: two JVMs with local[2
 turn, and a noop sink. Both read the same records in 4 partitions, produced by librdkafka over the
 Kafka protocol so that batches are alike, from segment files in the page cache, and check CRCs.
 Measurements come in pairs, the side that begins alternates, and each figure is the median of the
-pairs' ratios. A warm-up before does not count.
+pairs' ratios. The warm-up is not counted.
 """
 
 from __future__ import annotations

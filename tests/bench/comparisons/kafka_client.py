@@ -131,7 +131,7 @@ def paced(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def transactions(options: argparse.Namespace) -> dict[str, Any]:
-    """Transactions of one producer, back to back. The commit waits for the record, too, as the library does it."""
+    """Run transactions of one producer, back to back. As always in the library, a commit waits for the record, too."""
     producer = Producer(
         {
             "bootstrap.servers": options.bootstrap,

@@ -180,7 +180,7 @@ class Comparison:
         ]
 
     def transactions(self, count: int) -> list[Row]:
-        """Transactions of one record, one after the other: their rate, and how long a commit takes."""
+        """Measure transactions of one record, one after the other: their rate, and the latency of a commit."""
         rates: Pairs = []
         waits_ms: Pairs = []
         for pair in range(-1, self._pairs):
@@ -293,7 +293,7 @@ class Comparison:
             topic,
             num_partitions=1,
             replication_factor=self._nodes,
-            config={"file.delete.delay.ms": "1000"},  # or the disk fills with what was deleted
+            config={"file.delete.delay.ms": "1000"},  # otherwise deleted segments fill the disk
         )
         admin.create_topics([new], request_timeout=30)[topic].result(30)
         return topic

@@ -27,7 +27,7 @@ class Bug:
     name: str
     plant: Plant
     is_rare: bool = False
-    seeds: range = range(200)  # those that may meet it
+    seeds: range = range(200)  # the seeds that are run to find the bug
     found_by: int | None = None
 
     @property

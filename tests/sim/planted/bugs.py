@@ -314,7 +314,7 @@ BUGS = {
             found_by=6,
         ),
         Bug(number=30, name="lease tested at arrival", plant=_gate_at_arrival, is_rare=True),
-        Bug(  # not in the programme's list: found while the simulator was written
+        Bug(  # not in the original list of bugs: found while the simulator was written
             number=31,
             name="refused ISR proposal forgotten",
             plant=_refused_proposal_forgotten,

@@ -19,7 +19,7 @@ from tests.sim.planted.bug import Bug, replace_in
 
 def _crc_not_checked(stack: ExitStack) -> None:
     def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:
-        with suppress(CorruptBatch):  # it ends there, as `walk_verified` does
+        with suppress(CorruptBatch):  # the walk ends at a corrupt batch, as `walk_verified` does
             yield from walk_headers(file, position, end)
 
     replace_in(stack, recovery, "walk_verified", walk)
@@ -52,7 +52,7 @@ def _directory_not_synced_at_a_roll(stack: ExitStack) -> None:
 
 DISK_BUGS = (
     Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked, found_by=5),
-    Bug(  # the storage in memory keeps what a failed sync left out, so few seeds lose anything by it
+    Bug(  # the in-memory storage often keeps what a failed sync did not write, so few seeds find it
         number=18,
         name="retry after a failed fsync",
         plant=_failed_sync_tried_again,

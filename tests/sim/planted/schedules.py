@@ -62,7 +62,7 @@ def expansion_that_names_a_lost_life() -> None:
     kept = stage.log_end(3)
     stage.until(lambda: stage.log_end(1) > kept + 10)
     stage.run(200)
-    stage.cut_off(1, (101, 102, 103))  # the leader cannot tell
+    stage.cut_off(1, (101, 102, 103))  # the leader cannot reach the controllers
     stage.cluster.network.cut -= {(1, 3), (3, 1), (2, 3), (3, 2)}
     proposals = stage.keep_copies("AlterPartition")
     stage.until(lambda: any(copy.adds(3) for copy in proposals))
@@ -168,7 +168,7 @@ def cut_to_the_epochs_end() -> None:
         )
     )
     shown = first().high_watermark
-    stage.cut_off(1, (2, 3))  # nor does anything arrive that is on its way
+    stage.cut_off(1, (2, 3))  # messages that are on their way are lost, too
     stage.cluster.brokers[1].crash()
     stage.until(lambda: third().role is Role.LEADER)
     more = second().log_end
@@ -290,7 +290,7 @@ def power_lost_by_the_only_other_member() -> None:
     producer.is_stopped = True
     stage.run(1_000)
     stage.lose_power(2, keep=stage.log_end(2) - 10)
-    stage.cluster.network.extra_delay_us[(1, 2)] = 60_000_000  # nothing brings them back
+    stage.cluster.network.extra_delay_us[(1, 2)] = 60_000_000  # broker 2 cannot copy them again
     stage.cluster.brokers[2].start()
     stage.until(lambda: stage.is_live(2))
     assert stage.isr == (1,)

@@ -173,7 +173,7 @@ class Chaos:
                 return False
             disk.fail = None
             self._count("failed disk call")
-            self._broken += node_id in self.world.nodes  # a stop may come first
+            self._broken += node_id in self.world.nodes  # the voter may have been stopped before
             return True
 
         disk.fail = fail

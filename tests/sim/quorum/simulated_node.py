@@ -36,7 +36,8 @@ class SimulatedQueue:
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-        self.at_next_job: Callable[[], None] | None = None  # ends this run within the job
+        # Called in the next job, to end this run of the voter.
+        self.at_next_job: Callable[[], None] | None = None
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.jobs.append((job, done))
@@ -237,7 +238,7 @@ class SimulatedNode:
         self.step()
 
     def propose(self, payload: bytes) -> int | None:
-        """Propose as the active leader; return None if this node is not."""
+        """Propose an entry, and return its offset; None if this node is not the active leader."""
         epoch = self.raft.active_epoch
         if epoch is None:
             return None

@@ -21,7 +21,7 @@ SEEDS = range(6)
 FIRST_LEADER_S_MAX = 10.0
 LED_SHARE_MIN = 0.9
 LED_S = 20.0
-REPLACED_S_MAX = 4.0  # the timers, one forgiven stall, and a few turns of every voter
+REPLACED_S_MAX = 4.0  # election timers, one forgiven stall, and a few loop turns of every voter
 STEPPED_DOWN_S_MAX = 2.5
 SLOW = {  # seconds that a disk job takes, and that a turn of the loop takes
     "disks": (0.5, 0.0),

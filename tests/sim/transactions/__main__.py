@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--planted", type=int, nargs="*", help="hunt planted bugs (all, or these)")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # production code says that it is being broken
+    logging.disable(logging.WARNING)  # production code logs the faults that are injected
     seeds = range(options.first, options.first + options.seeds)
     if options.planted is None:
         return 0 if run(seeds, options.workers) else 1

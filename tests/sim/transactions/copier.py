@@ -48,7 +48,7 @@ class Copying(Member):
     values: itertools.count[int]
     is_tv2: bool
     _producer: ProducerProcess | None = None
-    _is_sure = True  # the positions are those that the group has committed
+    _is_sure = True  # whether the positions are certainly the group's committed offsets
 
     def start(self) -> None:
         if not self.is_up:
@@ -150,7 +150,7 @@ class Copying(Member):
         transaction = producer.begin()
         transaction.group = self.group_id
         transaction.positions[self._place(source)] = position
-        # Whatever ends this early leaves it open whether the offset moves.
+        # If this method ends early, it is unknown whether the committed offset moves.
         self._is_sure = False
         wants_commit = not self.scheduler.chance(0.15)
         error = ErrorCode.NONE

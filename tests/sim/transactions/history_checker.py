@@ -268,7 +268,7 @@ class _Judge:
         seen: list[bool] = []
         for partition, value in transaction.all_values:
             place = (partition, value)
-            # A value that is nowhere may have been deleted with the start of the log.
+            # A value that is in no log may have been deleted, if the log start has moved.
             if place in self.written or place in self.visible or not self._log_start(partition):
                 seen.append(place in self.visible)
         text = f"{transaction}: {seen}"

@@ -37,7 +37,7 @@ from tests.sim.transactions.transaction_client import (
 )
 from tests.sim.transactions.transactional_producer import ClientMachine, partitions_of
 
-ROWS: Final = 4  # of a step
+ROWS: Final = 4  # rows of one step
 
 
 class StepRefused(Exception):

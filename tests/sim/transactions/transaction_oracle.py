@@ -74,7 +74,7 @@ class Known:
     transactional_id: TransactionalId
     identity: ProducerIdentity
     registered: set[TopicIdPartition]
-    begun: tuple[int, int]  # when its first record was appended, and the leader epoch of that
+    begun: tuple[int, int]  # (append time of its first record, leader epoch of that record)
     outcome: bool | None = None
     marker_epoch: int = -1
     is_over: bool = False
@@ -130,7 +130,7 @@ class TransactionOracle(Invariants):
             self._scanned[key] = start
             return
         storage = broker.node.disk.storage
-        # Only the broker's own work meets faults of the disk.
+        # The checks of the oracle must not run into the disk faults that are meant for the broker.
         fault, storage.fault = storage.fault, None
         try:
             for data, at, header in batches(host.log, start, replica.log_end):
@@ -336,7 +336,7 @@ class TransactionOracle(Invariants):
         assert state.last_outcome is not None, state
         identity = state.last_outcome.identity
         if present is None or present.is_over or present.identity != identity:
-            # It began in the same turn of the coordinator, so that no other record of it was written.
+            # The transaction began in the same turn of the coordinator, so this is its first record.
             if present is not None and present.outcome is None:
                 self.fail("T3", f"{present} becomes {state} without a decision")
             self._over(present)

@@ -45,7 +45,7 @@ from tests.sim.transactions.transactional_producer import (
 
 STORM_US: Final = 20 * SECOND
 SETTLED_US_MAX: Final = 90 * SECOND
-RESTARTED: Final = 0.4  # the chance that a client is killed, each two seconds
+RESTARTED: Final = 0.4  # chance, every two seconds, that a client is killed
 _FSYNC: Final = (("min.insync.replicas", "2"), ("durability", "fsync"))
 TOPICS: Final = (
     NewTopic(name=DATA_TOPIC, partition_count=3, replication_factor=3, configs=_FSYNC),
@@ -171,7 +171,7 @@ class TransactionsRun:
         if self.scheduler.chance(0.2):
             machine.stall(self.scheduler.between(500 * MS, (TIMEOUT_MS + 2_000) * MS))
         elif self.scheduler.chance(0.3):
-            # Whoever started it does not know that the other process is alive.
+            # Start a second process, as if the first one were taken for dead.
             self.scheduler.counters["two processes with one id"] += 1
             machine.start()
         else:
@@ -244,7 +244,7 @@ class TransactionsRun:
             if node.life is None or not node.life.is_serving:
                 continue
             storage = node.disk.storage
-            # Only the broker's own work meets faults of the disk.
+            # The checks must not run into the disk faults that are meant for the broker.
             fault, storage.fault = storage.fault, None
             try:
                 for host in node.life.table.by_id.values():
