@@ -170,7 +170,7 @@ class DataLoss(RuntimeError):
 
 
 def report_data_loss(reason: str, *, is_fatal: bool) -> None:
-    """Raise DataLoss if it is fatal (option failOnDataLoss), else log a warning."""
+    """Raise DataLoss if the loss is fatal (option failOnDataLoss), else log a warning."""
     if is_fatal:
         raise DataLoss(f"{_LOST}{_DO_NOT_FAIL} Reason: {reason}")
     _log.warning("Streaming query may have lost data. %s %s%s", reason, _LOST, _DO_FAIL)

@@ -256,10 +256,8 @@ class PartitionStream:
         """Continue after deleted offsets, with the rest of the range. Raises DataLoss if that is fatal."""
         plan = self._plan
         if self._preferred is not None:
-            self._preferred, self._rack = (
-                None,
-                "",
-            )  # a follower may lag behind: read from the leader
+            # The follower may lag behind: read from the leader.
+            self._preferred, self._rack = None, ""
             return
         timeout_s = plan.poll_timeout_ms / 1000
         offsets = await look_up_offsets(self._cluster, {plan.name: EARLIEST}, timeout_s=timeout_s)

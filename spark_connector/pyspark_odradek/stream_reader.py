@@ -226,8 +226,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _recreated(self, topics: set[str]) -> set[str]:
         """Return topics that were deleted and created again since the last trigger.
 
-        Positions in the old topic mean nothing in the new one. So it is left out of one trigger, as deleted,
-        and counts as new in the next.
+        Positions in the old topic mean nothing in the new one. So such a topic is left out of one trigger, as if it
+        were deleted, and its partitions count as new in the next trigger.
         """
         before = self._topic_ids
         now = self._lookup.topic_ids(topics)

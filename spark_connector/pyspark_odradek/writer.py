@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE_MAX: Final = 1000
-"""Rows of one call to the cluster; the call may wait as long as a single record may."""
+"""Most rows of one call of `Stage.send`, which may wait for as long as for a single record."""
 _BATCH_ID = "streaming.sql.batchId"
 
 

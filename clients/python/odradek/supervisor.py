@@ -122,7 +122,7 @@ class SupervisedBroker:
 class HostSupervisor:
     """Runs the brokers of a host until `stop` is set.
 
-    Each time that `roll` is set, they are restarted one after the other.
+    Each time that `roll` is set, it restarts the brokers one after the other.
     """
 
     def __init__(self, brokers: Sequence[SupervisedBroker], *, log_as_text: bool = False) -> None:

@@ -60,9 +60,8 @@ class Kill:
     name: str
     pid_before: int
     pid_after: int = 0
-    epochs_before: dict[int, int] = field(
-        default_factory=dict
-    )  # leader epochs by partition, or {0: term}
+    # Leader epochs by partition; for a controller {0: term}.
+    epochs_before: dict[int, int] = field(default_factory=dict)
     epochs_after: dict[int, int] = field(default_factory=dict)
     at_record: int = 0
 

@@ -185,7 +185,7 @@ def quorum_causes(look: Look) -> list[Cause]:
 
 
 def _has_controller(look: Look) -> bool:
-    """Return whether there is an active controller, as far as the look shows."""
+    """Return whether there is an active controller, as far as `look` shows."""
     return look.quorum.leader_id >= 0 if look.quorum is not None else not look.controllers_error
 
 

@@ -17,9 +17,8 @@ from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 OPEN_MS: Final = 5_000
 """An open transaction is reported as a cause when it is older than this."""
-_NO_TIMEOUT_MS: Final = (
-    1 << 31
-) - 1  # the time-out of a transaction that its coordinator never aborts
+# The timeout of a transaction that its coordinator never aborts.
+_NO_TIMEOUT_MS: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

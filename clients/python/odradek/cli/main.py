@@ -161,7 +161,7 @@ def _printable_usage_errors() -> Iterator[None]:
 class Commands(Mapping[str, Any]):
     """The commands of the program by name. A command is imported and built when it is looked up.
 
-    Building all of them takes longer than most of them run.
+    Building all commands would take longer than most commands run.
     """
 
     def __init__(self) -> None:

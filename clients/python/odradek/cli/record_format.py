@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from odradek_protocol.records.columns import Columns
 
 Encoding = Literal["text", "json", "hex", "base64", "int", "double"]
-"""How bytes are shown: as they are, as JSON in one line, in hexadecimal digits, in base64, or as Kafka's serializers
-of numbers (big-endian; 1, 2, 4 or 8 bytes) wrote them."""
+"""How bytes are shown: as UTF-8 text, as JSON in one line, in hexadecimal digits, in base64, or as a number that
+Kafka's serializers wrote (big-endian; 1, 2, 4 or 8 bytes)."""
 FORMAT_HELP: Final = (
     "Print each record by this pattern: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
     "%h headers, %s size of the value in bytes, %% percent sign, \\n newline, \\t tab."

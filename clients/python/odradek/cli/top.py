@@ -367,9 +367,9 @@ def _ends_by_topic(seen: Look, partitions: Iterable[TopicPartition]) -> dict[str
 
 
 def rows_that_fit(facts: Mapping[str, Any], height: int) -> dict[str, int]:
-    """Return how many rows of each section the live view has room for: sections get one row each in turn.
+    """Return how many rows of each section fit into `height` lines. The sections get one row each, in turns.
 
-    A section whose rows do not all fit has a line with the number of the others.
+    A section whose rows do not all fit ends with a line that counts its other rows.
     """
     counts = {name: len(facts[name]) for name in SECTIONS}
     shown = dict.fromkeys(SECTIONS, 0)

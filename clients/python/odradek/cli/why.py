@@ -496,7 +496,7 @@ def existing(
 
 
 def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicPartition]:
-    """Return the partitions that a name stands for: those of a topic, or one, as TOPIC/N or TOPIC-N."""
+    """Return the partitions that a name stands for: all of a topic, or a single one if it is TOPIC/N or TOPIC-N."""
     if name in topics:
         return names_of(topics[name])
     for separator in ("/", "-"):

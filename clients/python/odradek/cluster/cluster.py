@@ -315,10 +315,11 @@ class Cluster:
                     explained = self.explained(error)
                     if not explained.retriable:
                         raise explained from None
+                    # A timeout does not replace the reason: the last attempt may have been too short to get it again.
                     if not (
                         isinstance(last_error, NoActiveController)
                         and isinstance(explained, RequestTimedOut)
-                    ):  # the last attempt may have been too short to get the reason
+                    ):
                         last_error = explained
                     tried.append(endpoint)
             if isinstance(last_error, WrongListener) and self._endpoints() <= set(tried):

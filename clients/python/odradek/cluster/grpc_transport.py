@@ -65,10 +65,8 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-    (
-        "grpc.min_reconnect_backoff_ms",
-        CONNECT_MS_MAX,
-    ),  # despite its name: the time limit of one attempt
+    # Despite its name, this option is the time limit of one attempt to connect.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
     ("grpc.use_local_subchannel_pool", 1),
@@ -185,7 +183,7 @@ async def translated(
 async def _resolves(endpoint: str) -> bool:
     """Return whether the host of the endpoint has an address. Called only after a connection failed.
 
-    A name whose resolver takes long counts as resolvable, because the error must not wait for it.
+    A name whose resolver takes long counts as resolvable, because the caller's error must not wait for the resolver.
     """
     host, _, port = endpoint.rpartition(":")
     try:

@@ -78,7 +78,7 @@ class Change:
 
 
 class MetadataCache:
-    """Brokers and topics of one cluster."""
+    """The newest metadata that this client has received: brokers, topics and leaders of one cluster."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -207,9 +207,8 @@ class MetadataCache:
                 change.leaders |= removed.leaders
             return
         partitions = yield from partitions_of(update)
-        cached = self.topics.get(
-            update.name
-        )  # set after the last step, because another response may have changed it
+        # This look-up comes after the last step, because another response may have changed the topic between two steps.
+        cached = self.topics.get(update.name)
         if cached is None or cached.topic_id != update.topic_id:
             if cached is not None and metadata_offset < cached.metadata_offset:
                 return

@@ -50,7 +50,7 @@ class Stream(Protocol[Q_contra, R_co]):
     """One open stream. A server stream takes exactly one `send`, before `receive`."""
 
     async def send(self, request: Q_contra) -> None:
-        """Send one message; waits while the other side's window is full."""
+        """Send one message; waits while the broker's flow-control window is full."""
 
     async def receive(self) -> R_co | None:
         """Return the next message, or None if the broker ended the stream without an error."""

@@ -253,9 +253,8 @@ class FetchPlanner:
                 self.raise_soon(lost)
             progress.position = progress.fetch_offset = end_offset
             progress.last_epoch = -1
-        elif (
-            0 <= end_offset < progress.fetch_offset
-        ):  # records that are not read yet may be truncated, too
+        elif 0 <= end_offset < progress.fetch_offset:
+            # Buffered records that are not read yet may have been truncated, too.
             self._restart(progress)
 
     def wake_ms(self, now_ms: int) -> int | None:

@@ -27,7 +27,7 @@ BYTES_EXPANDED_MAX = 64 * 1024 * 1024
 
 
 class FetchedChunk:
-    """The batches of one fetch response that are not read to their end. The planner owns it."""
+    """The batches of one partition in one fetch response, until they are read. The planner owns the object."""
 
     __slots__ = (
         "_aborted",
@@ -157,17 +157,17 @@ class PartitionProgress:
     """Leader epoch for which the position was validated."""
     is_validating: bool = False
     is_paused: bool = False
-    """Whether the user has paused it."""
+    """Whether the user has paused the partition."""
     is_held: bool = False
-    """Whether the group holds it: it is being revoked, or `on_assign` has not returned yet."""
+    """Whether the group holds the partition: it is being revoked, or `on_assign` has not returned yet."""
     endpoint: str | None = None
-    """The broker that it is fetched from; None: it is not fetched."""
+    """Address of the broker from which the partition is fetched; None: it is not fetched."""
     fetch_epoch: int = -1
     fetch_id: int = 0
     buffered: int = 0
     """Number of chunks that are not read yet."""
     must_drain: bool = False
-    """Whether its offset is out of range while earlier records, which are valid, are still to be read."""
+    """Whether the fetch offset is out of range, while earlier, valid records are still to be read."""
     not_before_ms: int = 0
     failures: int = 0
     failing_since_ms: int = -1

@@ -160,7 +160,7 @@ def monotonic_ms() -> int:
 
 
 class Fetcher:
-    """The streams and look-ups of one consumer; belongs to its loop. Call `kick` after changes to the planner."""
+    """The streams and look-ups of one consumer, on its event loop. Call `kick` after changes to the planner."""
 
     def __init__(self, cluster: Cluster, planner: FetchPlanner, options: ConsumerOptions) -> None:
         self._cluster = cluster

@@ -61,9 +61,8 @@ R = TypeVar("R")
 _JOIN: Final = 0
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
-_SESSION_S: Final = (
-    45.0  # after this time without a response, the coordinator has removed the member
-)
+# After this time without a response, the coordinator has removed the member.
+_SESSION_S: Final = 45.0
 _TOPIC_S: Final = 10.0
 _UNHEARD_LEAVE_S_MAX: Final = 2.0
 _REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -107,9 +106,8 @@ class GroupMembership:
         self.times_lost = 0
         # The owned partitions, with the id of their topic.
         self.owned: dict[TopicPartition, bytes] = {}
-        self._excluded: set[str] = (
-            set()
-        )  # internal topics that are owned, because of a pattern, but not read
+        # Internal topics that match the pattern: the member owns their partitions, but does not read them.
+        self._excluded: set[str] = set()
         self._topics = topics
         self._cluster = cluster
         self._reader = reader

@@ -29,7 +29,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Deliveries(Sequence["DeliveryFuture"]):
-    """The futures of records that were sent together, in their order. They are made when they are asked for."""
+    """The futures of records that were sent together, in their order. Each is created when it is accessed."""
 
     __slots__ = ("_length", "_runs")
 

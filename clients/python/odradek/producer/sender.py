@@ -210,7 +210,7 @@ def monotonic_ms() -> int:
 
 
 class Sender:
-    """The tasks and streams of one producer; belongs to its loop."""
+    """The tasks and streams of one producer, on its event loop."""
 
     def __init__(
         self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions
@@ -454,9 +454,8 @@ class Sender:
             if queue is None:
                 continue
             if name.topic in change.topics:
-                queue.is_remembered = (
-                    False  # the topic may have another log now, which does not know this producer
-                )
+                # The topic may have been created again, with a log that does not know this producer.
+                queue.is_remembered = False
             if queue.is_empty:
                 continue
             if name.topic in change.topics and name.topic not in self._cluster.cache.topics:

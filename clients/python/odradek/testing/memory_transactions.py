@@ -187,7 +187,7 @@ class MemoryTransactions:
     def admit(self, transactional_id: str, name: TopicPartition, records: bytes) -> ErrorCode:
         """Register the partition of a transactional batch.
 
-        Refuse the batch unless it is from the present producer of its id.
+        Refuse the batch unless it has the present producer id and epoch of the transactional id.
         """
         try:
             header = read_header(records)
@@ -221,7 +221,7 @@ class MemoryTransactions:
         known.was_timed_out = True
 
     def drop(self, known: MemoryTransaction) -> None:
-        """Abort the open transaction of an id, if it has one, and give its producer the next epoch."""
+        """Abort the open transaction of a transactional id, if it has one, and begin the next producer epoch."""
         if known.is_open:
             self.finish(known, is_commit=False)
         else:
@@ -230,7 +230,7 @@ class MemoryTransactions:
         known.task = None
 
     def finish(self, known: MemoryTransaction, *, is_commit: bool) -> None:
-        """Write the markers and offsets of an open transaction, and give its producer the next epoch."""
+        """Write the markers and offsets of an open transaction, and begin the next producer epoch."""
         producer_id = known.producer_id
         marker_epoch = known.epoch + 1
         for name in sorted(known.partitions):
@@ -253,7 +253,7 @@ class MemoryTransactions:
         self._wake()
 
     def bump(self, known: MemoryTransaction) -> None:
-        """Give the producer of an id the next epoch, or a new producer id after the last one."""
+        """Begin the next producer epoch of a transactional id, or a new producer id after the last epoch."""
         known.last_identity = (known.producer_id, known.epoch)
         known.was_timed_out = False
         known.epoch += 1
