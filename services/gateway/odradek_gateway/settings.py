@@ -308,7 +308,10 @@ class GatewaySettings:
         self._refuse_open(self.host_and_port[0], insecure=insecure)
 
     def _check_authentication(self, *, shows_certificate: bool) -> None:
-        """Raise SettingsError if a way of authentication lacks settings that it needs."""
+        """Raise SettingsError if an enabled authentication method lacks settings that it needs.
+
+        `shows_certificate` says whether the gateway presents a TLS client certificate to the brokers.
+        """
         methods = set(self.authentication_methods)
         if strange := methods - set(_METHODS):
             raise SettingsError(

@@ -51,7 +51,9 @@ class OpenStagedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDescription:
-    """The last complete step of a query that uses staged writes, and its open tasks."""
+    """A Spark query that writes exactly once (staged writes): its last complete step, which is a micro-batch, and the
+    tasks of the query that are neither committed nor aborted.
+    """
 
     query: str
     last_step: int | None

@@ -104,7 +104,7 @@ TransactionalIds = Annotated[
     typer.Option(
         "--transactional-id",
         metavar="ID",
-        help="Id, or * for all ids. Repeatable.",
+        help="Transactional id, or * for all of them. Repeatable.",
         autocompletion=complete_transactional_ids,
     ),
 ]

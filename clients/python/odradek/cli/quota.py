@@ -138,19 +138,21 @@ def remove_quota(
     client_id: ClientId = "",
     ip: Ip = "",
     producer_byte_rate: Annotated[
-        bool, typer.Option("--producer-byte-rate", help="Remove only this quota.")
+        bool, typer.Option("--producer-byte-rate", help="Remove this quota and keep the others.")
     ] = False,
     consumer_byte_rate: Annotated[
-        bool, typer.Option("--consumer-byte-rate", help="Remove only this quota.")
+        bool, typer.Option("--consumer-byte-rate", help="Remove this quota and keep the others.")
     ] = False,
     request_percentage: Annotated[
-        bool, typer.Option("--request-percentage", help="Remove only this quota.")
+        bool, typer.Option("--request-percentage", help="Remove this quota and keep the others.")
     ] = False,
     controller_mutation_rate: Annotated[
-        bool, typer.Option("--controller-mutation-rate", help="Remove only this quota.")
+        bool,
+        typer.Option("--controller-mutation-rate", help="Remove this quota and keep the others."),
     ] = False,
     connection_creation_rate: Annotated[
-        bool, typer.Option("--connection-creation-rate", help="Remove only this quota.")
+        bool,
+        typer.Option("--connection-creation-rate", help="Remove this quota and keep the others."),
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -151,7 +151,7 @@ def adopt_metadata(
         fail(missing)
     if not re.fullmatch(r"none|[0-9a-f]{32}", incarnation):
         fail(
-            f"--incarnation {incarnation} is not valid: write 32 hexadecimal digits, or none",
+            f"--incarnation {incarnation} is not valid: write 32 hexadecimal digits, or the word none",
             status=EXIT_USAGE,
         )
     _run(_STORAGE_COMMANDS, "adopt", str(data_dir), incarnation)

@@ -377,7 +377,8 @@ class StagedWrites:
             await self._call(ABORT_STAGED, request, "aborting a task", timeout_s=_CLOSE_S_MAX)
         except OdradekError as error:
             _log.warning(
-                "Failed to abort a task; it will be aborted when its lease ends: %s", error
+                "Failed to abort the writes of a task; the broker aborts them when the task's lease ends: %s",
+                error,
             )
 
     async def _call(

@@ -143,7 +143,7 @@ class MemoryStagedWrites:
         return pb.CompleteStepResponse(was_completed=was_completed)
 
     def abort(self, request: pb.AbortStagedRequest) -> pb.AbortStagedResponse:
-        """Abort exactly these tasks; those that are decided stay as they are."""
+        """Abort the tasks that the request lists, except those that were already committed or aborted."""
         code = self._fault("AbortStaged", request.query)
         if code is not _NONE:
             return pb.AbortStagedResponse(error_code=code)

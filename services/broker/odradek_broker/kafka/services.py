@@ -32,9 +32,9 @@ class UnsentResponses:
 
     A response to a fetch may have 50 MiB, and what its socket does not take stays in memory. Each connection is
     bounded, because it begins no request while bytes are unsent. This class bounds all of them together: the more
-    bytes are unsent, the fewer bytes of records go into a new response, down to `LEAST_BYTES`. A connection may leave
-    that much unsent anyway, and it lets the other clients make progress. Connections report when they stop sending
-    and when they resume.
+    bytes are unsent, the fewer bytes of records go into a new response, down to `LEAST_BYTES`. So many
+    bytes are always allowed, and clients that read their responses make progress beside those that do not. Connections
+    report when they stop sending and when they resume.
     """
 
     __slots__ = ("_bytes_max", "_unsent", "total_bytes")

@@ -98,7 +98,7 @@ class JoinWait:
         self._until_ms = now_ms + max(ROUND_FAST_MS, 2 * round_ms)
 
     def end(self) -> None:
-        """End the wait, because the follower joins the ISR or no longer can."""
+        """Stop waiting for this follower: the leader has proposed to add it to the ISR, or it can no longer join."""
         self._until_ms = None
 
     def expire(self, now_ms: int) -> bool:

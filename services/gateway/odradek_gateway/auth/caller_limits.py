@@ -79,7 +79,7 @@ NAMES_MAX: Final = 10_000
 
 
 class RateLimits:
-    """Token buckets by name. It is used only on the event loop."""
+    """Rate limits: a token bucket for each caller, by its name or address. Used only on the event loop."""
 
     def __init__(
         self,

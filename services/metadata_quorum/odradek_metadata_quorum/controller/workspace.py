@@ -260,6 +260,9 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
 
 
 def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
-    """Return whether a broker was fenced at most once within the window. Only then may leaderships return to it."""
+    """Return whether a broker was fenced at most once in the last `flap_window_ms`.
+
+    Only such a broker becomes the leader of its partitions again without being needed.
+    """
     since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

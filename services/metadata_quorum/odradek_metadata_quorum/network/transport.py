@@ -245,9 +245,10 @@ class VoterNetwork:
             self._drop_ungreeted(link, "it did not say hello in time")
 
     def _drop_ungreeted(self, link: IncomingLink, reason: str) -> None:
-        """Close a connection on which no hello arrived.
+        """Close a connection whose peer has not sent the first message, which names its id.
 
-        If a TLS handshake never ends, asyncio does not report the loss of the connection.
+        The connection is removed here, because asyncio does not report the loss of one whose TLS handshake never
+        ends.
         """
         self._ungreeted.discard(link)
         link.refuse(reason)

@@ -40,7 +40,7 @@ _log = event_log(__name__)
 
 def end_process(reason: str, error: BaseException | None) -> None:
     """Log the reason and end the process before anything else can be sent. May be called from any thread."""
-    _log.error("Metadata quorum failed in this process, which ends now", exc=error, reason=reason)
+    _log.error("Raft node failed; this controller process exits", exc=error, reason=reason)
     os._exit(EXIT_FATAL)
 
 

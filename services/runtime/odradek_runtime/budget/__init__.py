@@ -1,1 +1,2 @@
-"""Limits for each client of a process: bytes, connections, loop time, failed logins and audit log lines."""
+"""Limits for each client of a process: bytes in memory, connections, time on the event loop, failed logins and
+audit log lines."""

@@ -164,9 +164,12 @@ class Segment:
         return self._storage.open(self.path(Suffix.LOG))
 
     def be_counted(self, open_files: OpenFiles) -> None:
-        """Count the descriptor with those of all logs from now on, so that it may be closed between uses.
+        """Hand the file descriptor over to `open_files`, which bounds the descriptors of all logs.
 
-        The recovery, truncation or compaction that created the segment has synced it, or closed its descriptors.
+        It may close this one; the segment opens it again when it is used.
+
+        Closing it loses no data, because the recovery, truncation or compaction that created the segment has synced
+        it, or closed its descriptors.
         """
         self.synced_bytes = self.size_bytes
         self.open_files = open_files

@@ -1,10 +1,10 @@
 """Assigns each partition that this broker follows to a stream to its leader, in one of two lanes.
 
-A partition starts in the hot lane. If its Attached response shows that it is far behind, it moves to the
-catch-up lane, another connection with less credit, until it is close to the end of the log. So a broker that
-comes back after an hour does not slow down the partitions that are in sync. The partition stays attached in
-the old lane until the new one is open. The inbound rate of all catch-up lanes together can be
-limited (`follower.replication.throttled.rate`), also at run time.
+A lane is one of the two streams to a leader. A partition starts in the hot lane. If its Attached response shows that
+it is far behind, it moves to the catch-up lane, another connection with less credit, until it is close to the end of
+the log. So a broker that comes back after an hour does not slow down the partitions that are in sync. The partition
+stays attached in the old lane until the new one is open. The inbound rate of all catch-up lanes together can be limited
+(`follower.replication.throttled.rate`), also at run time.
 
 To each live broker that shares a partition with this one, the stream of the hot lane stays open even while no
 partition uses it. So the connection exists before that broker becomes a leader, and that broker knows that its
@@ -186,7 +186,7 @@ class FollowerLinks:
             self._open(broker_id, Lane.HOT)
 
     def _is_kept(self, broker_id: BrokerId) -> bool:
-        """Return whether the stream of the hot lane to this broker stays open without a partition."""
+        """Return whether the stream to this broker for partitions in sync stays open without any."""
         return broker_id in self._peers and self._is_live(broker_id)
 
     def _open(self, leader: BrokerId, lane: Lane) -> FollowerStream:

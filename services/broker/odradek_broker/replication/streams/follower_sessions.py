@@ -49,7 +49,11 @@ class FollowerConnection(Protocol):
 
 
 class FollowerSessions:
-    """Serves the leader's end of replication streams. A newer session ends the older one of its lane."""
+    """Serves the leader's end of replication streams.
+
+    A follower has at most one session for partitions in sync and one to catch up: when it opens a newer one of the same
+    kind, the older one is closed.
+    """
 
     def __init__(
         self,

@@ -209,7 +209,8 @@ class InstanceRegistry:
                             self._moved.notify_all()
             except OdradekError as error:
                 _log.warning(
-                    "Failed to read the topic of consumer instances; reading it again",
+                    "Failed to read the internal topic that lists the consumer instances of all gateways;"
+                    " reading it again",
                     reason=str(error),
                 )
                 self._position = -1  # so that everything is read again
