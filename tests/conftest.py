@@ -54,8 +54,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    found = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for children in found for pid in children.read_text().split()}
+    pids: set[int] = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            pids.update(map(int, children.read_text().split()))
+    return pids
 
 
 def _kill(pids: set[int]) -> None:
