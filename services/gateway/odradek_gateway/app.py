@@ -138,6 +138,7 @@ def create_app(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
+        openapi_url=None,  # openapi.openapi_json serves it
         # FastAPI's page loads scripts from another site, so openapi.docs replaces it.
         docs_url=None,
         redoc_url=None,
@@ -176,7 +177,8 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(TimeoutError, on_timeout)
     chosen = (*(_V2 if settings.v2_enable else ()), *(_V3 if settings.v3_enable else ()))
-    for module in (*_ALWAYS, *chosen):
-        app.include_router(module.router)
-    app.state.allowed_methods = AllowedMethods(app.openapi()["paths"])
+    routers = [module.router for module in (*_ALWAYS, *chosen)]
+    for router in routers:
+        app.include_router(router)
+    app.state.allowed_methods = AllowedMethods(routers)
     return app

@@ -35,7 +35,7 @@ from odradek.cluster.turns import in_turns, run_in_turns
 from odradek.errors import OdradekError
 from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.errors import errors_of
+from odradek_gateway.errors import ErrorBody
 from odradek_gateway.rest.requests import Cluster
 from odradek_gateway.rest.v3.resources import ask_for_each
 from odradek_runtime.logs import event_log
@@ -301,7 +301,13 @@ async def readyz(cluster: Cluster) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses=errors_of(429, 500, 503))
+# Every gateway has this route, so its model is the one by which openapi.json describes the body of errors.
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": ErrorBody} for status in (429, 500, 503)
+}
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=_ERRORS)
 async def metrics(request: Request) -> Response:
     """Show brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
     state = request.app.state

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.routing import APIRoute
 
 from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, PLAIN, V2
 
 _RECORDS: Final = "/consumers/{group}/instances/{instance}/records"
-_PARAMETER: Final = re.compile(r"\{[^}]+\}")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -46,22 +46,20 @@ class AllowedMethods:
     Several routes share a path, and each knows only its own method.
     """
 
-    def __init__(self, paths: dict[str, Any]) -> None:
-        self._methods = [
-            (re.compile(_pattern(path)), sorted(method.upper() for method in item))
-            for path, item in paths.items()
-        ]
+    def __init__(self, routers: Iterable[APIRouter]) -> None:
+        self._methods: dict[str, tuple[re.Pattern[str], set[str]]] = {}
+        for router in routers:
+            for route in router.routes:
+                assert isinstance(route, APIRoute), route
+                _, methods = self._methods.setdefault(route.path, (route.path_regex, set()))
+                methods |= route.methods
 
-    def of(self, path: str) -> Iterable[str]:
+    def of(self, path: str) -> list[str]:
         """Return the methods of the first path pattern that matches, in the order in which routes are matched."""
-        for pattern, methods in self._methods:
+        for pattern, methods in self._methods.values():
             if pattern.fullmatch(path):
-                return methods
-        return ()
-
-
-def _pattern(template: str) -> str:
-    return "[^/]+".join(re.escape(piece) for piece in _PARAMETER.split(template))
+                return sorted(methods)
+        return []
 
 
 router = APIRouter()
@@ -95,6 +93,12 @@ _START: Final = b"""SwaggerUIBundle({
 """
 _MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 PAGE_FILES: Final = ("swagger-ui.css", "swagger-ui-bundle.js", "start.js")
+
+
+@router.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
+def openapi_json(request: Request) -> JSONResponse:
+    """Return openapi.json. It is made for the first request; a thread does that, so that others need not wait."""
+    return JSONResponse(request.app.openapi())
 
 
 @router.get("/docs", include_in_schema=False)

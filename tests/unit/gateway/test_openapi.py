@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, cast
 
 import pytest
@@ -172,3 +174,9 @@ def test_a_version_that_is_switched_off_is_not_there(v2: bool, v3: bool) -> None
 def test_operation_names_are_unique(openapi: dict[str, Any]) -> None:
     names = [o["operationId"] for item in openapi["paths"].values() for o in item.values()]
     assert len(names) == len(set(names))
+
+
+def test_every_reference_has_its_schema(openapi: dict[str, Any]) -> None:
+    schemas = openapi["components"]["schemas"]
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(openapi)))
+    assert named == schemas.keys()
