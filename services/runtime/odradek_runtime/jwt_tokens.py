@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import jwt
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.logs import event_log
+
+if TYPE_CHECKING:
+    import jwt
 
 ALGORITHMS: Final = {
     "RS256": "RSA",
@@ -85,6 +86,8 @@ class TokenVerifier:
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise TokenRefused("the token is larger than 16 KiB")
         self._look()
+        import jwt  # with cryptography it takes 60 ms of a start, and most processes check no tokens
+
         try:
             header = jwt.get_unverified_header(token)
             key = self._key(header)
@@ -158,6 +161,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def _read(path: Path) -> dict[str, jwt.PyJWK]:
     """Return the public signing keys by kid. Other keys are left out, and a warning is logged."""
+    import jwt  # see TokenVerifier.check
+
     try:
         key_set = jwt.PyJWKSet.from_json(path.read_text())
     except OSError as error:

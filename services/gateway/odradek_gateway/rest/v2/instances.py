@@ -19,10 +19,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
-
-import httpx
 
 from odradek.errors import OdradekError
 from odradek_gateway.auth.callers import Caller, CallerAccesses, current_caller, on_behalf_of
@@ -36,6 +35,9 @@ from odradek_gateway.errors import (
 from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
 from odradek_gateway.rest.v2.instance_registry import InstanceRegistry, Registration, supervised
 from odradek_runtime.logs import event_log
+
+if TYPE_CHECKING:
+    import httpx
 
 PASSED_ON: Final = "x-odradek-passed-on"
 _CONNECT_S: Final = 1.0
@@ -101,13 +103,7 @@ class Instances:
             cluster.client, cluster.producer, url=cluster.url, on_failure=on_failure
         )
         self._response_s = cluster.settings.consumer_request_timeout_ms_max / 1000 + _RESPONSE_S
-        self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(self._response_s, connect=_CONNECT_S),
-            limits=httpx.Limits(  # each long poll uses one connection
-                max_connections=cluster.settings.requests_max, max_keepalive_connections=100
-            ),
-            verify=tls or True,
-        )
+        self._tls = tls
         name = cluster.settings.advertised_tls_name
         self._tls_name = {"sni_hostname": name} if name else {}
         self._sweeping: asyncio.Task[None] | None = None
@@ -125,7 +121,8 @@ class Instances:
             if error is not None:
                 _log.warning("Failed to close a consumer instance", reason=repr(error))
         await self.registry.close()
-        await self._http.aclose()
+        if "_http" in self.__dict__:
+            await self._http.aclose()
 
     async def create(self, spec: InstanceSpec) -> InstanceSpec:
         """Register and serve a new instance; one without a name gets a random one."""
@@ -224,8 +221,23 @@ class Instances:
         access.users.add(instance)
         return instance
 
+    @cached_property
+    def _http(self) -> httpx.AsyncClient:
+        # A gateway that is alone passes nothing on; httpx and its CA certificates take 0.1 s of a start.
+        import httpx
+
+        return httpx.AsyncClient(
+            timeout=httpx.Timeout(self._response_s, connect=_CONNECT_S),
+            limits=httpx.Limits(  # each long poll uses one connection
+                max_connections=self._cluster.settings.requests_max, max_keepalive_connections=100
+            ),
+            verify=self._tls or True,
+        )
+
     async def _pass_on(self, owner: str, request: PassedRequest) -> Elsewhere | None:
         """Pass the request to the gateway `owner` and return its response, or None if it cannot be reached."""
+        import httpx  # see `_http`
+
         headers = {
             key: value
             for key, value in request.headers.items()
