@@ -187,5 +187,6 @@ def test_a_source_of_connect_writes_each_line_exactly_once(
             workers.restart(number % 2 if running is None else running)
             if number == ROUNDS - 1:
                 restart_a_broker(cluster)
-            until(lambda due=len(lines): len(values()) >= due, f"lines of round {number}", tmp_path)  # type: ignore[misc]
+            due = len(lines)
+            until(lambda due=due: len(values()) >= due, f"lines of round {number}", tmp_path)  # type: ignore[misc]
     assert values() == lines
