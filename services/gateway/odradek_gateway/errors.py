@@ -27,7 +27,9 @@ BAD_PAYLOAD = 42206
 KAFKA_ERROR = 50002
 KAFKA_RETRIABLE_ERROR = 50003
 _DESCRIBED: Final = re.compile(
-    r"GET /topics/[^/]+|[A-Z]+ /v3/(?!.*/records(:batch)?$).*", re.DOTALL
+    r"GET /topics/[^/]+"
+    r"|[A-Z]+ /v3/(?!clusters/[^/]+/(topics/[^/]+/records(:batch)?|transactions)$).*",
+    re.DOTALL,
 )
 
 
@@ -97,8 +99,8 @@ async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
     """Respond to a RestError or an error of the SDK.
 
     An unknown topic has one of two codes, as in Kafka's REST proxies. It is 40403 (UNKNOWN_TOPIC_OR_PARTITION) in v3,
-    and in v2 where the topic itself is described. It is 40401 in the other routes of v2, and in the routes `records`
-    and `records:batch` of v3.
+    and in v2 where the topic itself is described. It is 40401 in the other routes of v2, and in the routes `records`,
+    `records:batch` and `transactions` of v3, which write records.
     """
     if isinstance(error, errors.UnknownTopic):
         is_described = _DESCRIBED.fullmatch(f"{request.method} {request.url.path}")
