@@ -52,7 +52,7 @@ class AllowedMethods:
             for route in router.routes:
                 assert isinstance(route, APIRoute), route
                 _, methods = self._methods.setdefault(route.path, (route.path_regex, set()))
-                methods |= route.methods
+                methods |= route.methods or set()
 
     def of(self, path: str) -> list[str]:
         """Return the methods of the first path pattern that matches, in the order in which routes are matched."""
