@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from odradek_runtime.listeners import ListenRefused
-from odradek_runtime.program import exit_at_once, keep_freed_memory, parse_arguments, run_program
+from odradek_runtime.program import (
+    exit_at_once,
+    importing,
+    keep_freed_memory,
+    parse_arguments,
+    run_program,
+)
 from odradek_runtime.tls import TlsRefused
 
 
@@ -11,9 +17,10 @@ def main() -> int:
     """Run a broker and return the exit status."""
     arguments = parse_arguments("odradek broker", settings_help=_settings_help, runs_many=True)
     keep_freed_memory()
-    from odradek_broker.host_plan import plan_host
-    from odradek_broker.process import BrokerProcess
-    from odradek_broker.settings import ENV_PREFIX, BrokerSettings
+    with importing():
+        from odradek_broker.host_plan import plan_host
+        from odradek_broker.process import BrokerProcess
+        from odradek_broker.settings import ENV_PREFIX, BrokerSettings
 
     return run_program(
         "odradek broker",

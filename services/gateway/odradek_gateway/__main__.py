@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 
 from odradek_runtime.jwt_tokens import JwksRefused
-from odradek_runtime.program import Run, parse_arguments, run_program
+from odradek_runtime.program import Run, importing, parse_arguments, run_program
 
 
 def main() -> int:
     """Run a gateway and return the exit status."""
     arguments = parse_arguments("odradek gateway", settings_help=_settings_help)
-    from odradek_gateway.process import GatewayProcess
-    from odradek_gateway.settings import ENV_PREFIX, GatewaySettings
+    with importing():
+        from odradek_gateway.process import GatewayProcess
+        from odradek_gateway.settings import ENV_PREFIX, GatewaySettings
 
     def make(settings: GatewaySettings) -> Run:
         settings.check(insecure=arguments.insecure)

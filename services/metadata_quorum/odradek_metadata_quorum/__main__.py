@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from odradek_runtime.listeners import ListenRefused
-from odradek_runtime.program import exit_at_once, parse_arguments, run_program
+from odradek_runtime.program import exit_at_once, importing, parse_arguments, run_program
 from odradek_runtime.tls import TlsRefused
 
 
 def main() -> int:
     """Run a controller and return the exit status."""
     arguments = parse_arguments("odradek quorum", settings_help=_settings_help)
-    from odradek_metadata_quorum.process import QuorumProcess
-    from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
+    with importing():
+        from odradek_metadata_quorum.process import QuorumProcess
+        from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 
     return run_program(
         "odradek quorum",

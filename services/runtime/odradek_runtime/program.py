@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
@@ -108,6 +110,21 @@ def parse_arguments(
         processes=processes,
         prints_plan=prints_plan,
     )
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Import the modules of a service without the garbage collector.
+
+    It would traverse everything that exists so far again and again, although modules live as long as the process.
+    Later collections skip them too.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # gRPC's C core would write its own lines to stderr, between the JSON events. It reads this variable when imported.
