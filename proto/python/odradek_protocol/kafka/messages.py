@@ -14,29 +14,16 @@ requests.
 from __future__ import annotations
 
 import uuid
-from importlib import import_module, resources
+from importlib import resources
 from types import new_class
 from typing import Final, NamedTuple
 
-import kafka
-from kafka.protocol.api_header import ResponseClassRegistry
-from kafka.protocol.api_message import ApiMessage as Message
-from kafka.protocol.data_container import DataContainer as Struct
-
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.kafka_python import Message, Struct, message_class, response_classes
 
 __all__ = ["MESSAGES", "Message", "Messages", "Struct", "uuid_of"]
 
-_LIBRARY: Final = "3.0.12"
-assert kafka.__version__ == _LIBRARY, (
-    f"kafka-python is at version {kafka.__version__}, not {_LIBRARY}"
-)
-
 _SCHEMAS: Final = "odradek_protocol.kafka.schemas"
-_LIBRARY_MODULES: Final = tuple(
-    import_module(f"kafka.protocol.{name}")
-    for name in ("admin", "consumer", "metadata", "producer", "sasl")
-)
 
 
 class Messages(NamedTuple):
@@ -52,7 +39,7 @@ def _message(name: str) -> type[Message]:
     """
     if resources.files(_SCHEMAS).joinpath(f"{name}.json").is_file():
         return _own_message(name)
-    return next(getattr(module, name) for module in _LIBRARY_MODULES if hasattr(module, name))
+    return message_class(name)
 
 
 def _own_message(name: str) -> type[Message]:
@@ -61,10 +48,9 @@ def _own_message(name: str) -> type[Message]:
     The library keeps the response class of each API in a registry that its own clients use to decode. A class
     made here must not replace one of those: a client in the same process would fail to decode responses.
     """
-    registry = ResponseClassRegistry._response_class_registry
-    library_classes = dict(registry)
+    library_classes = dict(response_classes)
     message = new_class(name, (Message,), {"load_json": _SCHEMAS})
-    registry.update(library_classes)
+    response_classes.update(library_classes)
     return message
 
 

@@ -11,14 +11,8 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from kafka.protocol.schemas.fields.codecs import (
-    EncodeBuffer,
-    EncodeBufferPool,
-    Int32,
-    UnsignedVarInt32,
-)
-
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.kafka_python import codecs
 from odradek_protocol.kafka.messages import MESSAGES, Message
 from odradek_protocol.kafka.request_decoding import decode_request, decode_request_in_steps
 from odradek_protocol.primitives import Malformed
@@ -34,7 +28,7 @@ def encode_message(message: Message, version: int) -> bytearray:
     """Return the message's bytes, without frame and header."""
     flexible = message.flexible_version_q(version)
     encode = message._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)
-    with EncodeBufferPool.acquire() as out:
+    with codecs.EncodeBufferPool.acquire() as out:
         encode(message, out)
         encoded: bytearray = out.result()
     return encoded
@@ -105,7 +99,7 @@ class _Writer:
         self._version = version
         self._flexible = flexible
         self._parts = parts
-        self._out = EncodeBuffer(_BUFFER_BYTES)
+        self._out = codecs.EncodeBuffer(_BUFFER_BYTES)
 
     def flush(self) -> None:
         if self._out.pos:
@@ -132,9 +126,9 @@ class _Writer:
     def _array(self, inner: Any, items: Any) -> Iterator[None]:
         version, flexible, out = self._version, self._flexible, self._out
         if flexible:
-            UnsignedVarInt32.encode_into(out, len(items) + 1)
+            codecs.UnsignedVarInt32.encode_into(out, len(items) + 1)
         else:
-            Int32.encode_into(out, len(items))
+            codecs.Int32.encode_into(out, len(items))
         encode = inner.compiled_encode_into(version, compact=flexible, tagged=flexible)
         for item in items:
             if _count(inner, item, version, ITEMS_AT_ONCE + 1) <= ITEMS_AT_ONCE:
