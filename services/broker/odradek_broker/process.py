@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer, EverybodyMay
 from odradek_broker.access.quotas import Quotas
-from odradek_broker.access.sasl import token_verifier
+from odradek_broker.access.sasl import load_scramp, token_verifier
 from odradek_broker.broker import Broker, Environment
 from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.heartbeat import Heartbeat
@@ -81,6 +81,8 @@ class BrokerProcess:
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
         self._tokens = token_verifier(settings)
+        if settings.authenticated_listeners():
+            load_scramp()
         self._kafka = KafkaListeners(settings, self._tls, tokens=self._tokens)
         self._authorizer: Authorizer = (
             AclAuthorizer(settings.super_users) if settings.authorizer else EverybodyMay()

@@ -32,9 +32,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-import scramp
-from scramp.utils import saslprep
-
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 from odradek_runtime.settings import SettingsError
@@ -220,9 +217,12 @@ class SaslExchange:
         # users exist.
         made_up = _made_up(user, model, default=ScramMechanism.SHA_512)
         credential = own or made_up
+        from scramp import ScramException  # see load_scramp
+        from scramp.utils import saslprep
+
         try:
             prepared = saslprep(password)
-        except scramp.ScramException:
+        except ScramException:
             # No user can have such a password. It is compared nevertheless, so that the response takes the same time.
             prepared = password
         stored_key = await asyncio.to_thread(_stored_key, prepared, credential)
@@ -264,6 +264,8 @@ class SaslExchange:
         return b""
 
     def _scram_step(self, token: bytes) -> bytes:
+        import scramp  # see load_scramp
+
         try:
             text = token.decode()
             if self._scram is None:
@@ -366,6 +368,13 @@ def _made_up(
         server_key=hmac.digest(draw, b"server", name),
         iterations=iterations,
     )
+
+
+def load_scramp() -> None:
+    """Import scramp, which takes 50 ms of CPU, so a broker where nobody logs in does without. Otherwise the first
+    login would do it and hold the event loop.
+    """
+    import scramp  # noqa: F401
 
 
 def token_verifier(settings: BrokerSettings) -> TokenVerifier | None:
