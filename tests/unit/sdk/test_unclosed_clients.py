@@ -60,6 +60,37 @@ def test_an_open_consumer_ends_without_noise() -> None:
     assert (ended.stdout, ended.stderr, ended.returncode) == ("records 7 threads 0\n", "", 0)
 
 
+def test_a_thread_that_outlives_the_main_thread_may_use_the_client() -> None:
+    worker = """
+def work():
+    threading.main_thread().join()
+    producer.send("orders", b"sent after the main thread has ended")
+
+import threading
+threading.Thread(target=work).start()
+"""
+    ended = run(after=worker)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("records 8 threads 0\n", "", 0)
+
+
+def test_a_listener_that_blocks_is_called_although_executors_are_shut_down() -> None:
+    listener = """
+from odradek.consumer.options import GroupOptions
+consumer = client.consumer(
+    "orders", group=GroupOptions(group="g", on_revoke=lambda names: print("revoked", len(names)))
+)
+"""
+    joined = """
+import concurrent.futures.thread, threading
+producer.flush()
+while not consumer.assignment():
+    consumer.getmany(timeout_ms=10)
+threading.Thread(target=threading.main_thread().join).start()
+"""
+    ended = run(before=listener, after=joined)
+    assert (ended.stdout, ended.stderr) == ("revoked 1\nrecords 7 threads 0\n", "")
+
+
 def test_records_that_cannot_be_sent_at_the_end_are_counted_in_one_line() -> None:
     hurry = "import odradek.sync.producer as module\nmodule.EXIT_FLUSH_S_MAX = 0.2"
     ended = run(before=f"{hurry}\ncluster.frozen.add(1)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -56,6 +55,7 @@ from odradek.admin.wire import (
     topic_outcome,
 )
 from odradek.cluster import methods
+from odradek.cluster.background import in_thread
 from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
@@ -483,7 +483,7 @@ class Admin:
         iterations: int = SCRAM_ITERATIONS,
     ) -> None:
         """Create a SCRAM user, or change a password for one mechanism. Only a salted hash of the password is sent."""
-        salt, salted = await asyncio.to_thread(salted_password, mechanism, password, iterations)
+        salt, salted = await in_thread(salted_password, mechanism, password, iterations)
         request = pb.AlterScramUsersRequest()
         request.upsertions.add(
             name=user,

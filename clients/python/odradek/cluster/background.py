@@ -1,11 +1,19 @@
-"""Background tasks that belong to an object, which starts and cancels them. A failure of a task is always reported."""
+"""Background tasks that belong to an object, which starts and cancels them, and threads for calls that block.
+
+A failure of a task is always reported.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
-from typing import Any
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -50,3 +58,33 @@ class BackgroundTasks:
             task.get_loop().call_exception_handler(
                 {"message": f"{task.get_name()} failed", "exception": error, "task": task}
             )
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that blocks in a new thread, and return its result.
+
+    Executors, and with them `asyncio.to_thread`, refuse all calls from the end of the main thread on. Clients still
+    flush, log in and leave their groups then.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():  # the caller was cancelled
+            return
+        if error is None:
+            outcome.set_result(result)  # type: ignore[arg-type]  # T may be None itself
+        else:
+            outcome.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(finish, result, error)
+
+    threading.Thread(target=run, name="odradek call", daemon=True).start()
+    return await outcome

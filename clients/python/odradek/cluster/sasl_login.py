@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from odradek.cluster.background import in_thread
 from odradek.cluster.security import PLAIN, SCRAM, SaslCredentials
 from odradek.errors import AuthenticationFailed, BrokerUnreachable
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
@@ -80,7 +81,7 @@ async def _scram(
         server_first = response.token.decode()
         _check_iterations(endpoint, server_first)
         client.set_server_first(server_first)
-        final = await asyncio.to_thread(client.get_client_final)
+        final = await in_thread(client.get_client_final)
         response = await authenticate(((_EXCHANGE, response.exchange), (_TOKEN, final.encode())))
         client.set_server_final(response.token.decode())
     except (scramp.ScramException, ValueError) as error:

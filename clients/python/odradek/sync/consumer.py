@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from odradek.cluster.background import in_thread
 from odradek.consumer.consumer import Consumer as AsyncConsumer
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.options import GroupListener, GroupOptions
@@ -100,6 +100,6 @@ def _in_thread(listener: GroupListener | None) -> GroupListener | None:
         return listener
 
     async def call(names: Sequence[TopicPartition]) -> Any:
-        return await asyncio.to_thread(listener, names)
+        return await in_thread(listener, names)
 
     return call

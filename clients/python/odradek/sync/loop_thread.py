@@ -1,13 +1,15 @@
 """An event loop on a separate thread, for programs that do not have an event loop.
 
 A program may end without closing its client. So that no record is lost silently, everything that is open on a loop
-thread is closed when the interpreter exits, producers first (see `close_open_threads`).
+thread is closed when the interpreter exits, producers first (see `close_open_threads`). A program ends when its main
+thread and all other threads that are not daemons have ended: those may use the client until then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -136,10 +138,35 @@ def _note_fork() -> None:
         thread.is_forked = True
 
 
-def close_open_threads() -> None:
-    """Close the clients, producers and consumers that the program left open, newest first. The interpreter calls it
-    once, at exit.
+def close_at_end_of_program() -> None:
+    """Close what the program left open, now or when its last thread has ended.
+
+    The interpreter calls this once, at the end of the main thread. It must not wait for the other threads, because some
+    of them may wait for the main thread, or for callbacks that come after this one.
     """
+    if _other_threads():
+        with contextlib.suppress(RuntimeError):  # Python 3.12.0 and 3.12.1 start no thread at exit
+            # The interpreter waits for this thread, as for all that are not daemons.
+            threading.Thread(target=_close_after_other_threads, name="odradek exit").start()
+            return
+    close_open_threads()
+
+
+def _other_threads() -> list[threading.Thread]:
+    """Return the threads for whose end the interpreter waits after the main thread."""
+    present = (threading.main_thread(), threading.current_thread())
+    return [t for t in threading.enumerate() if not t.daemon and t not in present]
+
+
+def _close_after_other_threads() -> None:
+    while others := _other_threads():
+        for other in others:
+            other.join()
+    close_open_threads()
+
+
+def close_open_threads() -> None:
+    """Close the clients, producers and consumers that are open, newest first."""
     for thread in list(_threads):
         for part in reversed(list(thread.open_parts)):
             if not thread.is_usable:
@@ -155,9 +182,9 @@ def close_open_threads() -> None:
 
 os.register_at_fork(after_in_child=_note_fork)
 
-# `atexit` runs too late. Before it, threading runs its own list of exit callbacks, in reverse order. The callback of
-# concurrent.futures in this list shuts down the executors that logins need; ours, added later, runs before it.
-getattr(threading, "_register_atexit", atexit.register)(close_open_threads)
+# `atexit` runs too late: no thread can be started then, not even for a login. Before it, threading runs its own list of
+# exit callbacks.
+getattr(threading, "_register_atexit", atexit.register)(close_at_end_of_program)
 
 
 class Facade(Generic[C_co]):
