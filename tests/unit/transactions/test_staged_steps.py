@@ -315,26 +315,6 @@ def test_members_without_rows_are_freed_at_once() -> None:
     assert write(coordinator, slot) is not ErrorCode.NONE
 
 
-def test_a_query_id_may_be_a_producers_too() -> None:
-    coordinator = Coordinator()
-    complete(coordinator, step=4)
-    response = coordinator.ask(InitProducer(transactional_id=QUERY, timeout_ms=1_000))
-    assert response.identity == identity(1_000, 0)
-    assert coordinator.shard.staged.ledger_of(QUERY) == Ledger(last_step=4, members=0)
-    assert complete(coordinator, step=5).error is ErrorCode.NONE
-    state = coordinator.shard.table.get(QUERY)
-    assert state is not None
-    assert state.next_identity == identity(1_000, 0)
-
-
-def test_nobody_is_the_producer_of_a_ledger() -> None:
-    coordinator = Coordinator()
-    complete(coordinator, step=4)
-    nobody = identity(-1, -1)
-    request = replace(add(nobody), transactional_id=QUERY)
-    assert coordinator.ask(request).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-
-
 @pytest.mark.parametrize(("is_final", "expires_ms"), [(False, 90 * DAY_MS), (True, 2 * 3_600_000)])
 def test_ledgers_are_kept_longer_than_ids_except_final_ones(
     is_final: bool, expires_ms: int
@@ -421,17 +401,6 @@ def test_a_ledger_that_is_forgotten_lets_an_older_checkpoint_be_replayed() -> No
     assert coordinator.ask(forget).error is ErrorCode.NONE
     assert coordinator.shard.staged.ledger_of(QUERY) is None
     assert complete(coordinator, prepared(coordinator, step=3), step=3).error is ErrorCode.NONE
-
-
-def test_a_ledger_is_forgotten_and_the_producer_of_that_name_stays() -> None:
-    coordinator = Coordinator()
-    complete(coordinator)
-    producer = coordinator.ask(InitProducer(transactional_id=QUERY, timeout_ms=1_000)).identity
-    assert coordinator.ask(ForgetSteps(query=QUERY)).error is ErrorCode.NONE
-    state = coordinator.shard.table.get(QUERY)
-    assert state is not None
-    assert state.next_identity == producer
-    assert state.ledger is None
 
 
 def test_a_long_name_of_a_member_and_a_negative_time_out_are_refused() -> None:

@@ -34,8 +34,8 @@ one `previous_id`.
 open transaction without a marker learns from it how the transaction ended.
 
 What cannot be, and is asserted: partitions in EMPTY or COMPLETE_*; `next_id` or the epoch of markers outside
-PREPARE_*; any move that `MOVES` lacks. In the log, moves of one turn of the event loop are merged into the last one,
-so a load may see others.
+PREPARE_*; any move that `MOVES` lacks, other than a change of the ledger alone. In the log, moves of one turn of the
+event loop are merged into the last one, so a load may see others.
 """
 
 from __future__ import annotations
