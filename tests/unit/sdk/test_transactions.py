@@ -192,6 +192,39 @@ async def test_records_need_a_transaction_and_a_producer_has_one_at_a_time(
             plain.transaction()
 
 
+@pytest.mark.parametrize(("method", "value"), [("send", b"late"), ("send_many", [b"late"])])
+async def test_a_send_of_an_aborted_transaction_does_not_join_the_next(
+    cluster: MemoryCluster, producer: Producer, method: str, value: Any
+) -> None:
+    """The send waits for the metadata of its topic, as after `gather` when another send fails."""
+    with pytest.raises(KeyError):  # noqa: PT012
+        async with producer.transaction():
+            late = asyncio.ensure_future(getattr(producer, method)("later", value, partition=0))
+            await asyncio.sleep(0)
+            raise KeyError
+    async with producer.transaction():
+        cluster.create_topic("later")
+        with pytest.raises(NotInTransaction):
+            await late
+    assert not cluster.log("later").batches
+
+
+async def test_a_send_before_the_transaction_has_begun_is_refused(
+    client: Client, cluster: MemoryCluster, producer: Producer
+) -> None:
+    await producer.partitions_for("out")
+    transaction = producer.transaction()
+    begun = asyncio.ensure_future(transaction.__aenter__())
+    await asyncio.sleep(0)
+    with pytest.raises(NotInTransaction):
+        await producer.send("out", b"early", partition=0)
+    await begun
+    await transaction.commit()
+    async with producer.transaction():
+        await producer.send("out", b"b", partition=0)
+    assert await committed(client, cluster) == [b"b"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -169,6 +169,8 @@ class Producer:
             BufferFull: the buffer had no space within `max_block_ms`.
             RecordTooLarge, SerializationFailed: this record cannot be sent.
         """
+        transactions = self._transactions
+        transaction = None if transactions is None else transactions.open
         topic_queues = self._topics.get(topic)
         if topic_queues is None or self._is_closed:
             topic_queues = await self._open_topic(topic)
@@ -195,11 +197,13 @@ class Producer:
             elif timestamp_ms < 0:
                 raise ValueError(f"the timestamp {timestamp_ms} ms is before 1970")
             accumulator = self._accumulator
-            if self._transactions is not None:
-                self._transactions.require_open()
+            if transactions is not None:
+                transactions.require_open(transaction)
             batch = accumulator.append(queue, key, value, headers, timestamp_ms, now_ms)
             if batch is None:
-                batch = await self._append_when_space(queue, key, value, headers, timestamp_ms)
+                batch = await self._append_when_space(
+                    queue, key, value, headers, timestamp_ms, transaction
+                )
         except (TypeError, ValueError) as error:
             raise SerializationFailed(
                 f"a record for {topic!r} cannot be encoded: {error}",
@@ -255,14 +259,20 @@ class Producer:
         partition: int | None = None,
     ) -> None:
         """Do what `send_many` does. If it raises, or is cancelled, `deliveries` has the records that were sent."""
+        transactions = self._transactions
+        transaction = None if transactions is None else transactions.open
         if key is not None or self._value_serializer is not None:
             for value in values:
+                if transactions is not None:
+                    transactions.require_open(transaction)
                 sent = await self.send(topic, value, key=key, partition=partition)
                 deliveries.add(sent, 1)
             return
         values = values if isinstance(values, Sequence) else list(values)
         bytes_max = self._sticky_bytes if partition is None else self.options.batch_bytes_max
         while len(deliveries) < len(values):
+            if transactions is not None:
+                transactions.require_open(transaction)
             sent = await self.send(topic, values[len(deliveries)], partition=partition)
             batch, count = sent._batch, 1
             if batch.queue.filling is batch:  # nothing sealed it while `send` gave others a turn
@@ -444,6 +454,7 @@ class Producer:
         value: bytes | None,
         headers: Headers | None,
         timestamp_ms: int,
+        transaction: Transaction | None,
     ) -> ProducerBatch:
         self._sender.kick()
         timeout_s = self.options.max_block_ms / 1000
@@ -456,7 +467,7 @@ class Producer:
                             "the producer was closed while a record waited for space"
                         )
                     if self._transactions is not None:
-                        self._transactions.require_open()
+                        self._transactions.require_open(transaction)
                     batch = self._accumulator.append(
                         queue, key, value, headers, timestamp_ms, monotonic_ms()
                     )

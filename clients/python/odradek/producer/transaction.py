@@ -165,11 +165,16 @@ class ProducerTransactions:
         self._has_offsets = False
         self._is_ending = False
 
-    def require_open(self) -> None:
-        """Raise NotInTransaction if no transaction is open, or the error that made this producer unusable."""
+    def require_open(self, transaction: Transaction | None) -> None:
+        """Raise NotInTransaction if this transaction takes no records now, or the error that made this producer
+        unusable.
+
+        `transaction` is the one that was open when the call began that sends the record. A call that waited while its
+        transaction was aborted must not write into the next one.
+        """
         if self._fatal is not None:
             raise self._fatal
-        if self.open is None or self._is_ending:
+        if transaction is None or self.open is not transaction or self._is_ending:
             raise NotInTransaction(f"the producer {self._id!r} sends in transactions only")
 
     async def init(self) -> None:
@@ -198,7 +203,8 @@ class ProducerTransactions:
     async def begin(self, transaction: Transaction) -> None:
         if self.open is not None:
             raise TransactionInProgress(f"the producer {self._id!r} has an open transaction")
-        self.open = transaction
+        # No records are taken before the identity is known.
+        self.open, self._is_ending = transaction, True
         try:
             await self.init()
             identity = self._identity
