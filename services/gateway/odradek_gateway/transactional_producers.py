@@ -21,12 +21,16 @@ ID_PREFIX: Final = "gateway/"
 
 
 class TransactionalProducers:
-    """A pool of at most PRODUCERS_MAX producers. A request waits if none of them is free."""
+    """A pool of at most PRODUCERS_MAX producers. A request waits if none of them is free.
+
+    A producer that takes the place of a closed one has its transactional id: it ends what the closed one left open,
+    and the cluster, which remembers ids for days, gets no further one.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._name = uuid.uuid4().hex
-        self._made = 0
+        name = uuid.uuid4().hex
+        self._free_ids = [f"{ID_PREFIX}{name}/{n}" for n in range(PRODUCERS_MAX, 0, -1)]
         self._idle: list[Producer] = []
         self._places = asyncio.Semaphore(PRODUCERS_MAX)
 
@@ -41,19 +45,26 @@ class TransactionalProducers:
                 if isinstance(error, OdradekError) and not error.fatal:
                     self._idle.append(producer)
                 else:
-                    await producer.close(0)
+                    await self._drop(producer)
                 raise
             self._idle.append(producer)
 
     def _new(self) -> Producer:
-        self._made += 1
         return self._client.producer(
-            transactional_id=f"{ID_PREFIX}{self._name}/{self._made}",
+            transactional_id=self._free_ids.pop(),
             linger_ms=0,
             delivery_timeout_ms=15_000,
             max_block_ms=5_000,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
         )
+
+    async def _drop(self, producer: Producer) -> None:
+        try:
+            await producer.close(0)
+        finally:
+            transactional_id = producer.options.transactional_id
+            assert transactional_id is not None
+            self._free_ids.append(transactional_id)
 
     async def close(self) -> None:
         """Close the producers that are idle."""
