@@ -293,7 +293,6 @@ async def test_end_on_a_connection_given_up(world: World) -> None:
     transaction.
     """
     given_up, connection = world.numbers.next(), world.numbers.next()
-    world.lead(epoch=EPOCH + 1)
     identity = await world.begin(connection)
     await world.end(identity, is_commit=False, connection=connection)
     await world.acknowledge()
@@ -302,6 +301,21 @@ async def test_end_on_a_connection_given_up(world: World) -> None:
         await world.end(identity, is_commit=True, connection=given_up)
     assert await world.state() == "Ongoing"
     assert (await world.end(identity, connection=connection)).error is ErrorCode.NONE
+
+
+async def test_end_on_a_connection_given_up_while_another_broker_coordinated(world: World) -> None:
+    """The commit arrives when this broker coordinates again, over the last connection that it has accepted."""
+    given_up = world.numbers.next()
+    identity = await world.begin(given_up)
+    world.lead(epoch=EPOCH + 1)  # stands for the other broker, to which the client went
+    await world.end(identity, is_commit=False)
+    await world.acknowledge()
+    assert await world.add(identity) is ErrorCode.NONE
+    world.lead(epoch=EPOCH + 2)
+    assert await world.state() == "Ongoing"
+    with pytest.raises(OutdatedConnection, match="orders"):
+        await world.end(identity, is_commit=True, connection=given_up)
+    assert await world.state() == "Ongoing"
 
 
 async def test_requests_that_are_not_accepted_do_not_move_the_order(world: World) -> None:

@@ -28,20 +28,22 @@ class ConnectionNumbers:
 class ConnectionOrder:
     """The last connection of each transactional id, for one coordinator shard from its load to its end.
 
-    A shard does not know what earlier shards have accepted. So connections that were open before it was loaded are
-    treated as abandoned; a client that is alive connects again.
+    A shard does not know what earlier shards have accepted. So all connections that were open before it was loaded are
+    treated as abandoned; a client that is alive connects again. Only the first shard of a partition in this process
+    (`is_first`) still takes the last of them, over which the client often came for which the topic was created: no
+    earlier shard has taken requests that a delayed one could follow.
     """
 
-    __slots__ = ("_at_begin", "_last")
+    __slots__ = ("_first", "_last")
     NAMES_MAX = 200_000  # ids whose last connection is remembered
 
-    def __init__(self, last_number: int) -> None:
-        self._at_begin = last_number
+    def __init__(self, last_number: int, *, is_first: bool) -> None:
+        self._first = last_number if is_first else last_number + 1
         self._last: dict[str, int] = {}
 
     def is_outdated(self, transactional_id: str, connection: int) -> bool:
         """Return whether a request for this id has already arrived over a later connection."""
-        return connection < self._last.get(transactional_id, self._at_begin)
+        return connection < self._last.get(transactional_id, self._first)
 
     def accepted(self, transactional_id: str, connection: int) -> None:
         """Record the connection of a request whose producer id and epoch were accepted."""

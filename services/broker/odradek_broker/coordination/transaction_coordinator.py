@@ -365,6 +365,7 @@ class TransactionKind:
         self._connection_numbers = connection_numbers
         self._clock = clock
         self._orders: dict[PartitionIndex, ConnectionOrder] = {}
+        self._loaded: set[PartitionIndex] = set()
 
     def create(self) -> TransactionShard:
         """Return an empty shard."""
@@ -392,7 +393,10 @@ class TransactionKind:
         self, shard: TransactionShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[TransactionRecord]:
         """Send the markers of decided transactions, and start the time-outs of open ones."""
-        self._orders[partition] = ConnectionOrder(self._connection_numbers.last)
+        self._orders[partition] = ConnectionOrder(
+            self._connection_numbers.last, is_first=partition not in self._loaded
+        )
+        self._loaded.add(partition)
         self.fill(shard)
         return shard.loaded(now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms())
 

@@ -147,7 +147,7 @@ class TransactionalOffsets:
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
         known_epoch, order = self._orders.get(partition, (None, None))
         if order is None or known_epoch != epoch:
-            order = ConnectionOrder(self._connection_numbers.last)
+            order = ConnectionOrder(self._connection_numbers.last, is_first=order is None)
             self._orders[partition] = (epoch, order)
         return order
 
