@@ -367,7 +367,17 @@ class EmbeddedCluster:
 
     def start(self) -> None:
         """Start all processes, without waiting."""
-        for child in self.children():
+        self.start_brokers()
+        self.start_gateways()
+
+    def start_brokers(self) -> None:
+        """Start the controllers and the brokers, without waiting."""
+        for child in (*self.controllers.values(), *self.brokers.values()):
+            child.start()
+
+    def start_gateways(self) -> None:
+        """Start the gateways, without waiting."""
+        for child in self.gateways.values():
             child.start()
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -376,9 +386,11 @@ class EmbeddedCluster:
         Raises:
             ChildProcessFailed: a process ended, or was not ready in time.
         """
-        deadline = time.monotonic() + timeout_s
-        for child in self.children():
-            child.wait_ready(max(0.1, deadline - time.monotonic()))
+        _wait_ready(self.children(), timeout_s)
+
+    def wait_brokers_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until the controllers and the brokers are ready. Raises as `wait_ready` does."""
+        _wait_ready([*self.controllers.values(), *self.brokers.values()], timeout_s)
 
     def starting(self) -> list[str]:
         """Return the names of the processes that are not ready yet."""
@@ -499,6 +511,12 @@ class EmbeddedCluster:
             arguments += ["--set", setting]
         log_path = self.data_dir / f"{name}.log"
         return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
+
+
+def _wait_ready(children: list[ChildProcess], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        child.wait_ready(max(0.1, deadline - time.monotonic()))
 
 
 def _processes_of(name: str) -> list[Process]:

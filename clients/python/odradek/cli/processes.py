@@ -160,16 +160,19 @@ def dev(
     if exit_with_parent:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     with EmbeddedCluster(plan) as cluster:
-        if not as_json:
-            _announce(cluster)
-        cluster.start()
-        with contextlib.nullcontext() if as_json else explained(cluster):
-            cluster.wait_ready()
         if as_json:
+            cluster.start()
+            cluster.wait_ready()
             print(json.dumps(cluster.describe()), flush=True)
         else:
+            _announce(cluster)
+            cluster.start_brokers()
+            with explained(cluster):
+                cluster.wait_brokers_ready()
+            # Now, because with the brokers it would take their CPU, and nothing can be written before they are ready.
+            cluster.start_gateways()
             _print_addresses(cluster)
-        if _watch(cluster, stop):
+        if _watch(cluster, stop, announces_gateways=not as_json):
             return
     raise typer.Exit(1)
 
@@ -193,13 +196,18 @@ def explained(cluster: EmbeddedCluster) -> Iterator[None]:
         explaining.join()
 
 
-def _watch(cluster: EmbeddedCluster, stop: threading.Event) -> bool:
+def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateways: bool) -> bool:
     """Wait until `stop` is set and return True, or return False when no process is running any more.
 
-    A process that ends is reported, and the others keep running.
+    A process that ends is reported, and the others keep running. With `announces_gateways`, each gateway that becomes
+    ready is reported, too.
     """
     running = cluster.children()
+    awaited = dict(cluster.gateways) if announces_gateways else {}
     while not stop.wait(0.2):
+        for index in [index for index, gateway in awaited.items() if gateway.is_ready]:
+            url = cluster.describe()["gateways"][index - 1]
+            print(f"{awaited.pop(index).name} serves {url}", flush=True)
         for child in [child for child in running if not child.is_running]:
             running.remove(child)
             print(
