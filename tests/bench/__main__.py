@@ -26,6 +26,7 @@ BENCHES = {
     "metadata": ["tests.bench.bench_metadata"],
     "gateway": ["tests.bench.bench_gateway"],
     "recovery": ["tests.bench.bench_recovery"],
+    "partitions": ["tests.bench.bench_partitions"],
 }
 START_UP_ROUNDS = 7
 

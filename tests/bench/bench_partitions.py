@@ -1,0 +1,103 @@
+"""Measures what many idle partitions cost, how long a failover of them takes, and the restart of their broker.
+
+    python -m tests.bench.bench_partitions [--partitions 12000]
+
+The cluster has one controller and three brokers, and each partition has three replicas. Nothing is written. The
+failover lasts from SIGKILL of a broker until a client's metadata names another leader for each of its partitions; the
+restart, until the broker reports that it is ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+
+from odradek import Client
+from odradek.cluster.metadata_cache import Partition
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.bench.processes import cpu_s, rss_mib
+
+PARTITIONS_A_TOPIC = 100
+SETTLED_S = 20.0
+IDLE_S = 30.0
+CREATED_S_MAX = 900.0
+READY_S_MAX = 120.0
+BARS = {"cpu_percent": 4.0, "rss_mib": 150.0, "failover_s": 1.5, "restart_s": 5.0}
+
+
+def report(what: str, bar: str | None = None, **figures: Any) -> None:
+    """Print one line of JSON; the first figure is compared with the bar."""
+    line = {"bench": "partitions", "what": what, **figures}
+    if bar is not None:
+        line |= {"bar": BARS[bar], "is_bar_met": max(next(iter(figures.values()))) <= BARS[bar]}
+    print(json.dumps(line), flush=True)
+
+
+async def partitions(client: Client) -> list[Partition]:
+    return [one for topic in await client.admin.list_topics() for one in topic.partitions]
+
+
+async def create(client: Client, count: int) -> float:
+    """Create topics until there are `count` partitions with full ISRs; return the seconds."""
+    began_s = time.perf_counter()
+    console = Console(file=sys.stderr)
+    for number in range(count // PARTITIONS_A_TOPIC):
+        await client.admin.create_topic(
+            f"many-{number}", partitions=PARTITIONS_A_TOPIC, replication_factor=3
+        )
+        console.print(f"{(number + 1) * PARTITIONS_A_TOPIC} partitions", end="\r")
+    while min(len(one.isr) for one in await partitions(client)) < 3:
+        assert time.perf_counter() - began_s < CREATED_S_MAX, "ISRs are not full"
+        await asyncio.sleep(1)
+    return time.perf_counter() - began_s
+
+
+async def measure(cluster: EmbeddedCluster, count: int) -> None:
+    async with Client(cluster.bootstrap) as client:
+        client.admin_timeout_s = READY_S_MAX
+        report("created", s=[round(await create(client, count), 1)], partitions=count)
+    await asyncio.sleep(SETTLED_S)
+    processes = {**{f"broker {i}": b.pid for i, b in cluster.brokers.items()}}
+    processes |= {f"controller {i}": c.pid for i, c in cluster.controllers.items()}
+    before = {name: cpu_s([pid]) for name, pid in processes.items()}
+    await asyncio.sleep(IDLE_S)
+    used = {name: 100 * (cpu_s([pid]) - before[name]) / IDLE_S for name, pid in processes.items()}
+    percent = [round(used[f"broker {i}"], 1) for i in cluster.brokers]
+    report("idle CPU of each broker, percent of a core", "cpu_percent", brokers=percent)
+    report("idle CPU of the controller", controllers=[round(used["controller 1"], 1)])
+    memory = [round(rss_mib([b.pid])) for b in cluster.brokers.values()]
+    report("memory of each broker, MiB", "rss_mib", brokers=memory)
+    async with Client(cluster.bootstrap.partition(",")[2]) as client:
+        client.admin_timeout_s = READY_S_MAX
+        led = sum(one.leader_id == 1 for one in await partitions(client))
+        cluster.brokers[1].kill()
+        began_s = time.perf_counter()
+        while any(one.leader_id in (1, -1) for one in await partitions(client)):
+            pass  # each look is a request
+        failover_s = time.perf_counter() - began_s
+    report("failover", "failover_s", s=[round(failover_s, 2)], partitions_led=led)
+    began_s = time.perf_counter()
+    cluster.brokers[1].start()
+    await asyncio.to_thread(cluster.brokers[1].wait_ready, READY_S_MAX)
+    report("restart", "restart_s", s=[round(time.perf_counter() - began_s, 2)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--partitions", type=int, default=12_000)
+    count = parser.parse_args().partitions
+    with EmbeddedCluster(ClusterPlan(brokers=3, controllers=1)) as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        asyncio.run(measure(cluster, count))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
