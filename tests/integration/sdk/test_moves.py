@@ -104,6 +104,7 @@ def test_copying_is_throttled_at_run_time(cluster: EmbeddedCluster) -> None:
     assert "no broker 9" in run(cluster, "partition", "throttle", "--broker", "9", status=2)
 
 
+@pytest.mark.timeout(400)
 def test_the_commands_of_the_documentation_run(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     run(cluster, "topic", "create", "greetings", "--partitions", "2", "--replicas", "3")
     run(cluster, "produce", "greetings", stdin="hello\n" * 10)
@@ -119,7 +120,7 @@ def test_the_commands_of_the_documentation_run(cluster: EmbeddedCluster, tmp_pat
         check=False,
         env=os.environ | {"ODRADEK_BOOTSTRAP": cluster.bootstrap},
         cwd=tmp_path,
-        timeout=120,
+        timeout=360,  # 30 commands, each a process
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
