@@ -1,4 +1,4 @@
-"""The ledger of a query's staged writes, where the query has the name of a producer's transactional id."""
+"""The ledger of a query's staged writes: beside a producer with the same name, and in one batch with all slots."""
 
 from __future__ import annotations
 
@@ -6,11 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from odradek_broker.transactions.messages import ForgetSteps, InitProducer
+from odradek_broker.coordination.turn_writes import TurnWrites
+from odradek_broker.coordinator_step import RequestId
+from odradek_broker.transactions import transaction_codec
+from odradek_broker.transactions.messages import (
+    CompleteStep,
+    ForgetSteps,
+    InitProducer,
+    OpenStaged,
+    PrepareStaged,
+    SlotIdentity,
+)
+from odradek_broker.transactions.settings import TransactionSettings
 from odradek_broker.transactions.transaction import Ledger
+from odradek_broker.transactions.transaction_shard import TransactionShard
+from odradek_broker.transactions.transaction_table import partitions_bytes, record_bytes
+from odradek_protocol.identity import ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.unit.transactions.coordinator import Coordinator, add, end, identity
-from tests.unit.transactions.test_staged_steps import QUERY, complete
+from odradek_protocol.records import iter_headers
+from tests.unit.transactions.coordinator import FIRST, SECOND, Coordinator, add, end, identity
+from tests.unit.transactions.test_staged_steps import QUERY, complete, opened, prepare, write
 
 
 def test_a_query_id_may_be_a_producers_too() -> None:
@@ -61,3 +76,39 @@ def test_a_ledger_is_forgotten_and_the_producer_of_that_name_stays() -> None:
     assert state is not None
     assert state.next_identity == producer
     assert state.ledger is None
+
+
+def test_a_step_whose_name_is_too_long_for_its_tasks_opens_no_more() -> None:
+    """Tasks without rows have records in the batch that completes their step, too."""
+    shard, query = TransactionShard(settings=TransactionSettings()), "a" * 32_000
+    clocks = {"now_ms": 0, "wall_ms": 0}
+    members: list[SlotIdentity] = []
+    for number in range(600):
+        shard.reserve.add([ProducerId(number)])
+        task = OpenStaged(query=query, step=0, member=f"{number}")
+        (opened,) = shard.staged.handle_open(RequestId(1), task, **clocks).responses
+        if opened.response.error is not ErrorCode.NONE:
+            assert opened.response.error is ErrorCode.POLICY_VIOLATION
+            break
+        members.append(opened.response.slot)
+        shard.staged.handle_prepare(RequestId(1), PrepareStaged(member=members[-1]), **clocks)
+    completion = CompleteStep(query=query, step=0, members=tuple(members))
+    writes = TurnWrites(transaction_codec.encode, lambda record: record.transactional_id)
+    writes.add(shard.staged.handle_complete(RequestId(1), completion, **clocks))
+    assert len(list(iter_headers(writes.build(0)))) == 1
+
+
+def test_the_size_of_the_slots_of_a_query_follows_their_records() -> None:
+    coordinator = Coordinator()
+    table, empty_bytes = coordinator.shard.table, record_bytes(f"{QUERY}\x1f0")
+    slot = opened(coordinator)
+    assert table.slot_bytes(QUERY) == empty_bytes
+    write(coordinator, slot, FIRST, SECOND)
+    assert table.slot_bytes(QUERY) == empty_bytes + partitions_bytes([FIRST, SECOND])
+    assert prepare(coordinator, slot) is ErrorCode.NONE
+    complete(coordinator, slot)
+    coordinator.mark()
+    assert table.slot_bytes(QUERY) == empty_bytes
+    for name, _ in table.slots_of(QUERY):
+        coordinator.take(coordinator.shard.move(name, None))
+    assert table.slot_bytes(QUERY) == 0

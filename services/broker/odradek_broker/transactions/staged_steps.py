@@ -23,7 +23,6 @@ them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -54,13 +53,16 @@ from odradek_broker.transactions.transaction import (
     Staged,
     Transaction,
     TransactionalId,
-    TransactionPartition,
     TransactionRecord,
     TransactionStatus,
     created,
     created_ledger,
 )
-from odradek_broker.transactions.transaction_table import TransactionTable
+from odradek_broker.transactions.transaction_table import (
+    TransactionTable,
+    partitions_bytes,
+    record_bytes,
+)
 from odradek_protocol.identity import NO_PRODUCER_ID, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -70,8 +72,6 @@ QUERY_BYTES_MAX: Final = 32_000
 MEMBER_BYTES_MAX: Final = 1_024
 STEP_BYTES_MAX: Final = 8 * 1024 * 1024
 """The maximum size of the batch that completes a step. The host never splits a batch of this size."""
-_RECORD_BYTES: Final = 200  # most bytes of a record without its id and its partitions
-_PARTITION_BYTES: Final = 32  # most bytes of a partition without the name of its topic
 
 
 class Decisions(Protocol):
@@ -177,6 +177,12 @@ class StagedSteps:
                     error_message=f"the coordinator of {request.query} has {len(table)} transactional ids, the most"
                     " that transaction.ids.max allows",
                 )
+            if state_of_slot is None and not self._has_room(request.query, record_bytes(slot)):
+                return Opened(
+                    error=ErrorCode.POLICY_VIOLATION,
+                    error_message=f"step {request.step} of {request.query} has as many tasks and partitions as one"
+                    f" decision may have: its records take {STEP_BYTES_MAX} bytes",
+                )
             if state_of_slot is None or _is_free(state_of_slot):
                 if _needs_id(state_of_slot) and not self._shard.reserve:
                     return Opened(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -196,11 +202,10 @@ class StagedSteps:
         partitions.
         """
         query, _, _ = add.transactional_id.partition(SLOT_SEPARATOR)
-        slots = self._shard.table.slots_of(query)
-        size_bytes = sum(
-            _RECORD_BYTES + len(name) + _size_bytes(state.partitions) for name, state in slots
-        )
-        return size_bytes + _size_bytes(add.partitions) <= STEP_BYTES_MAX
+        return self._has_room(query, partitions_bytes(add.partitions))
+
+    def _has_room(self, query: str, more_bytes: int) -> bool:
+        return self._shard.table.slot_bytes(query) + more_bytes <= STEP_BYTES_MAX
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
@@ -495,7 +500,3 @@ def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
 
 def _staged(request: OpenStaged) -> Staged:
     return Staged(request.step, request.member, prepared_timeout_ms=request.prepared_timeout_ms)
-
-
-def _size_bytes(partitions: Iterable[TransactionPartition]) -> int:
-    return sum(_PARTITION_BYTES + len(partition.topic.encode()) for partition in partitions)

@@ -7,7 +7,7 @@ use the monotonic clock, so that a jump of the wall clock does not end a transac
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,7 @@ from odradek_broker.transactions.transaction import (
     SLOT_SEPARATOR,
     Transaction,
     TransactionalId,
+    TransactionPartition,
     TransactionRecord,
     TransactionStatus,
     assert_legal,
@@ -25,6 +26,8 @@ from odradek_broker.transactions.transaction import (
 from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
 
 _FINAL_LEDGER_MS: Final = 3_600_000  # a query with a single step is not repeated after a long time
+_RECORD_BYTES: Final = 200  # most bytes of a record without its id and its partitions
+_PARTITION_BYTES: Final = 32  # most bytes of a partition without the name of its topic
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class TransactionTable:
     _decided: dict[TransactionalId, None] = field(default_factory=dict)
     _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
     """The slots (transactional ids) of each query of staged writes (staged_steps.py)."""
+    _slot_bytes: dict[str, int] = field(default_factory=dict)
+    """The most bytes that the records of each query's slots take."""
     _member_counts: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many members of each query and step of staged writes are not decided."""
 
@@ -70,6 +75,10 @@ class TransactionTable:
     def slots(self) -> Iterator[tuple[TransactionalId, Transaction]]:
         """Return the slots of all queries of staged writes, with their states."""
         return ((name, self._states[name]) for names in self._slots.values() for name in names)
+
+    def slot_bytes(self, query: str) -> int:
+        """Return the most bytes that one record of each slot of a query takes, all together."""
+        return self._slot_bytes.get(query, 0)
 
     def has_members(self, query: str, step: int) -> bool:
         """Return whether a step of staged writes has a member that is not decided."""
@@ -100,6 +109,9 @@ class TransactionTable:
         if separator:
             self._count_member(query, state, 1)
             self._count_member(query, before, -1)
+            change_bytes = _state_bytes(transactional_id, state)
+            change_bytes -= _state_bytes(transactional_id, before)
+            self._slot_bytes[query] = self._slot_bytes.get(query, 0) + change_bytes
         if state is not None and state.status is TransactionStatus.ONGOING:
             self._open[transactional_id] = state.start_ms
         else:
@@ -115,6 +127,7 @@ class TransactionTable:
             slots.pop(transactional_id, None)
             if separator and not slots:
                 self._slots.pop(query, None)
+                self._slot_bytes.pop(query, None)
             return
         if separator:
             self._slots.setdefault(query, {})[transactional_id] = None
@@ -217,3 +230,19 @@ class TransactionTable:
         if outcome is not None and outcome.identity == identity:
             return Resolution.COMMITTED if outcome.is_commit else Resolution.ABORTED
         return Resolution.UNKNOWN
+
+
+def _state_bytes(transactional_id: TransactionalId, state: Transaction | None) -> int:
+    if state is None:
+        return 0
+    return record_bytes(transactional_id) + partitions_bytes(state.partitions)
+
+
+def record_bytes(transactional_id: str) -> int:
+    """Return the most bytes of a record without partitions."""
+    return _RECORD_BYTES + len(transactional_id.encode())
+
+
+def partitions_bytes(partitions: Iterable[TransactionPartition]) -> int:
+    """Return the most bytes that these partitions take in a record."""
+    return sum(_PARTITION_BYTES + len(partition.topic.encode()) for partition in partitions)
