@@ -11,7 +11,7 @@ from odradek import SaslCredentials, TlsOptions
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek.cluster.grpc_transport import GrpcTransport
 from odradek.cluster.methods import LIST_OFFSETS, METADATA
-from odradek.errors import AuthorizationFailed, OdradekError, ServerFault
+from odradek.errors import AuthorizationFailed, InvalidRequest, OdradekError
 from odradek_broker.access.authorizer import AclAuthorizer
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.tls import TlsFiles
@@ -61,10 +61,10 @@ async def outcome(transport: GrpcTransport, server: LoginServer, metadata: Metad
         ((*ALICE, ("odradek-on-behalf-of-host", "10.1.2.3")), "User:alice@10.1.2.3"),
         ((("odradek-on-behalf-of", "User:zo%C3%AB%25"),), "User:zoë%@127.0.0.1"),
         ((("odradek-on-behalf-of", "User:CN=x,O=y"),), "User:CN=x,O=y@127.0.0.1"),
-        ((("odradek-on-behalf-of", "alice"),), ServerFault),
-        ((("odradek-on-behalf-of", "User:"),), ServerFault),
-        ((("odradek-on-behalf-of", ""),), ServerFault),
-        ((("odradek-on-behalf-of-host", "10.1.2.3"),), ServerFault),
+        ((("odradek-on-behalf-of", "alice"),), InvalidRequest),
+        ((("odradek-on-behalf-of", "User:"),), InvalidRequest),
+        ((("odradek-on-behalf-of", ""),), InvalidRequest),
+        ((("odradek-on-behalf-of-host", "10.1.2.3"),), InvalidRequest),
     ],
 )
 async def test_a_gateway_is_who_it_speaks_for(
