@@ -12,6 +12,7 @@ the end of the file and stops.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -91,7 +92,11 @@ class ChildProcess:
         return int(found.split()[1]) * 1024 if found else 0
 
     def start(self) -> None:
-        """Start the process, without waiting until it is ready."""
+        """Start the process, without waiting until it is ready.
+
+        Raises:
+            OSError: the system has no process, thread or descriptor left.
+        """
         assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
         self._ready = threading.Event()
         with self._open_log() as log:
@@ -104,9 +109,14 @@ class ChildProcess:
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environment,
                 start_new_session=True,  # this process handles Ctrl-C and stops its children in order
             )
-        threading.Thread(
+        reading = threading.Thread(
             target=self._read_output, args=(self._process, self._ready), daemon=True
-        ).start()
+        )
+        try:
+            reading.start()
+        except RuntimeError as error:
+            self.kill()
+            raise OSError(errno.EAGAIN, str(error)) from None
 
     def _open_log(self) -> BinaryIO:
         if self.log_path is None:

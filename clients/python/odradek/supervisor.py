@@ -20,6 +20,7 @@ port.
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import signal
@@ -160,11 +161,11 @@ class HostSupervisor:
         for broker in self._brokers:
             if broker.start_at_s is not None:
                 if now_s >= broker.start_at_s:
-                    broker.start(now_s)
+                    self._start(broker, now_s)
             elif not broker.child.is_running:
                 if broker is self._rolled and self._kill_at_s is not None:
                     self._kill_at_s = None
-                    broker.start(now_s)
+                    self._start(broker, now_s)
                 elif broker.child.exit_status() == EXIT_USAGE and not self._is_announced:
                     return False
                 else:
@@ -180,6 +181,19 @@ class HostSupervisor:
             self._announce()
         self._roll_on(now_s)
         return True
+
+    def _start(self, broker: SupervisedBroker, now_s: float) -> None:
+        """Start a broker; if the system has no process or descriptor left, plan another attempt."""
+        try:
+            broker.start(now_s)
+        except OSError as error:
+            self._log(
+                "error",
+                "Failed to start broker process",
+                broker_id=broker.broker_id,
+                reason=str(error),
+                starts_again_in_s=broker.plan_restart(now_s),
+            )
 
     def _announce(self) -> None:
         self._is_announced = True
@@ -232,7 +246,9 @@ class HostSupervisor:
             line = f"{now.replace('T', ' ')} {level.upper()} {event} {shown}".rstrip()
         else:
             line = json.dumps({"time": now, "level": level, "event": event, **fields})
-        print(line, file=sys.stderr, flush=True)
+        # The brokers must not end because the disk of their log is full, or the program that collects it has exited.
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
 
 
 def serve_probes(supervisor: HostSupervisor, host: str, port: int) -> int:

@@ -1,8 +1,15 @@
-"""The supervisor of a host's brokers: how long it waits before it restarts a broker that died."""
+"""The supervisor of a host's brokers: how long it waits before it restarts a broker that died, and what it survives."""
 
 from __future__ import annotations
 
-from odradek.supervisor import BACKOFF_S_MAX, CALM_S, SupervisedBroker
+import errno
+import io
+import sys
+
+import pytest
+
+from odradek.embedded import ChildProcess
+from odradek.supervisor import BACKOFF_S_MAX, CALM_S, HostSupervisor, SupervisedBroker
 
 
 def broker() -> SupervisedBroker:
@@ -31,3 +38,37 @@ def test_the_derived_settings_come_after_the_given_ones() -> None:
         {"id": 1, "metrics_host": "", "settings": {"node.id": "1"}}, given
     ).child
     assert child.arguments == [*given, "--set", "node.id=1"]
+
+
+def test_a_host_without_free_descriptors_keeps_its_other_brokers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supervised = broker()
+    starts: list[float] = []
+
+    def start(child: ChildProcess) -> None:
+        starts.append(0.0)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(ChildProcess, "start", start)
+    supervisor = HostSupervisor([supervised])
+    assert supervisor._turn(0.0)
+    assert "Too many open files" in capsys.readouterr().err
+    assert supervisor._turn(0.4)
+    assert len(starts) == 1, "the next attempt comes after a pause"
+    assert supervisor._turn(0.6)
+    assert len(starts) == 2
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class FullDisk(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    supervised = broker()
+    supervised.start_at_s = None  # the process was started, and has ended
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    assert HostSupervisor([supervised])._turn(1.0)
+    assert supervised.start_at_s == 1.5
