@@ -139,15 +139,17 @@ class ChildProcess:
                 log.write(line)
                 log.flush()
 
-    def wait_ready(self, timeout_s: float) -> dict[str, Any]:
+    def wait_ready(self, timeout_s: float, stop: threading.Event | None = None) -> dict[str, Any]:
         """Wait until the process is ready, and return the JSON that it printed.
 
         Raises:
-            ChildProcessFailed: it ended first, or was not ready within `timeout_s`.
+            ChildProcessFailed: it ended first, or was not ready within `timeout_s`, or `stop` was set.
         """
         waited_s, step_s = 0.0, 0.02
         while not self._ready.wait(step_s):
             waited_s += step_s
+            if stop is not None and stop.is_set():
+                raise ChildProcessFailed(f"stopped before {self.name} was ready")
             if not self.is_running:
                 raise ChildProcessFailed(
                     f"{self.name} {self.describe_exit()} before it was ready; "
@@ -390,17 +392,21 @@ class EmbeddedCluster:
         for child in self.gateways.values():
             child.start()
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_ready(
+        self, timeout_s: float = READY_TIMEOUT_S, stop: threading.Event | None = None
+    ) -> None:
         """Wait until all processes are ready.
 
         Raises:
-            ChildProcessFailed: a process ended, or was not ready in time.
+            ChildProcessFailed: a process ended, or was not ready in time, or `stop` was set.
         """
-        _wait_ready(self.children(), timeout_s)
+        _wait_ready(self.children(), timeout_s, stop)
 
-    def wait_brokers_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_brokers_ready(
+        self, timeout_s: float = READY_TIMEOUT_S, stop: threading.Event | None = None
+    ) -> None:
         """Wait until the controllers and the brokers are ready. Raises as `wait_ready` does."""
-        _wait_ready([*self.controllers.values(), *self.brokers.values()], timeout_s)
+        _wait_ready([*self.controllers.values(), *self.brokers.values()], timeout_s, stop)
 
     def starting(self) -> list[str]:
         """Return the names of the processes that are not ready yet."""
@@ -523,10 +529,12 @@ class EmbeddedCluster:
         return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
 
 
-def _wait_ready(children: list[ChildProcess], timeout_s: float) -> None:
+def _wait_ready(
+    children: list[ChildProcess], timeout_s: float, stop: threading.Event | None
+) -> None:
     deadline = time.monotonic() + timeout_s
     for child in children:
-        child.wait_ready(max(0.1, deadline - time.monotonic()))
+        child.wait_ready(max(0.1, deadline - time.monotonic()), stop)
 
 
 def _processes_of(name: str) -> list[Process]:

@@ -1,14 +1,17 @@
-"""The supervisor of a host's brokers: how long it waits before it restarts a broker that died, and what it survives."""
+"""Processes that run others: how long a supervisor waits before it restarts a broker, what it survives, and what ends a
+wait.
+"""
 
 from __future__ import annotations
 
 import errno
 import io
 import sys
+import threading
 
 import pytest
 
-from odradek.embedded import ChildProcess
+from odradek.embedded import ChildProcess, ChildProcessFailed
 from odradek.supervisor import BACKOFF_S_MAX, CALM_S, HostSupervisor, SupervisedBroker
 
 
@@ -72,3 +75,13 @@ def test_a_log_that_cannot_be_written_does_not_end_the_brokers(
     monkeypatch.setattr(sys, "stderr", FullDisk())
     assert HostSupervisor([supervised])._turn(1.0)
     assert supervised.start_at_s == 1.5
+
+
+def test_a_cluster_that_is_still_starting_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`odradek dev` sets `stop` at Ctrl-C and at SIGTERM."""
+    starting = ChildProcess(name="broker-1", module="none", arguments=(), log_path=None)
+    monkeypatch.setattr(ChildProcess, "is_running", True)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ChildProcessFailed, match="stopped before broker-1 was ready"):
+        starting.wait_ready(3_600, stop)

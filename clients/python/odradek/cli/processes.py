@@ -162,13 +162,13 @@ def dev(
     with EmbeddedCluster(plan) as cluster:
         if as_json:
             cluster.start()
-            cluster.wait_ready()
+            cluster.wait_ready(stop=stop)
             print(json.dumps(cluster.describe()), flush=True)
         else:
             _announce(cluster)
             cluster.start_brokers()
             with explained(cluster):
-                cluster.wait_brokers_ready()
+                cluster.wait_brokers_ready(stop=stop)
             # Now, because with the brokers it would take their CPU, and nothing can be written before they are ready.
             cluster.start_gateways()
             _print_addresses(cluster)
