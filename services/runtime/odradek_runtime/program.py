@@ -41,11 +41,13 @@ def parse_arguments(
     settings_help: Callable[[], str],
     runs_many: bool = False,
 ) -> Arguments:
-    """Read the command line; exits with status 2 and the usage if it is wrong.
+    """Read the command line; exits with status 2 and the usage if it is wrong. Standard streams that are closed are
+    opened before.
 
     `--help` prints `settings_help()` after the options. With `runs_many` the command `odradek` can run several
     processes of this program, which then prints their settings (`--plan`).
     """
+    open_standard_streams()
     parser = argparse.ArgumentParser(prog=program, add_help=False)
     parser.add_argument(
         "-h", "--help", action="store_true", help="show these options and all settings"
@@ -125,6 +127,22 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null for standard streams with which the process was started closed.
+
+    Otherwise the next file or socket would get the number of one of them, a segment of a log for example, and whatever
+    C code writes to standard error would get into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
 
 
 # gRPC's C core would write its own lines to stderr, between the JSON events. It reads this variable when imported.

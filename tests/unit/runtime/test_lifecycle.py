@@ -96,3 +96,22 @@ async def test_a_thread_that_fails_ends_the_process() -> None:
     assert process.returncode == 1
     assert told == b"thread heartbeat failed\n"
     assert b"ValueError: nobody expected this" in traceback
+
+
+async def test_a_process_started_with_closed_streams_gives_their_numbers_to_no_file() -> None:
+    """The C library and gRPC write to descriptor 2; a segment of a log must not have this number."""
+    program = """
+import os, sys
+from odradek_runtime.program import open_standard_streams
+open_standard_streams()
+first = os.open("/dev/zero", os.O_RDONLY)
+print("discarded", flush=True)
+print("discarded", file=sys.stderr, flush=True)
+sys.stdout.flush()
+os._exit(first)
+"""
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program
+    )
+    async with asyncio.timeout(20):
+        assert await process.wait() == 3

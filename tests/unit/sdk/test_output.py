@@ -5,12 +5,24 @@ error.
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from odradek.cli.main import app
-from odradek.cli.output import OutputFormat, fail, print_facts, print_rows, printable, say
+from odradek.cli.output import (
+    OutputFormat,
+    Progress,
+    binary_output,
+    confirm,
+    fail,
+    open_closed_streams,
+    print_facts,
+    print_rows,
+    printable,
+    say,
+)
 
 HOSTILE = ["[/x]", "[bold]", "\x1b[2J\x1b]0;owned\x07", "a\nb", "\x9b31m", "tab\there", "\ud800"]
 
@@ -58,3 +70,24 @@ def test_json_keeps_names_as_they_are(name: str, capsys: pytest.CaptureFixture[s
 
 def test_other_alphabets_are_printed_as_they_are() -> None:
     assert printable("größe-数据") == "größe-数据"
+
+
+def test_streams_that_are_closed_discard_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`odradek topic list >&-` succeeds without output; Python has None in the place of closed streams."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    open_closed_streams()
+    with sys.stdout, sys.stderr:
+        print_rows([{"topic": "orders"}], OutputFormat.TABLE, empty="none")
+        print_rows([], OutputFormat.TABLE, empty="none")
+        binary_output().write(b"a record")
+        with Progress("records") as progress:
+            progress.add(1)
+
+
+def test_nobody_is_asked_where_standard_input_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    confirm("delete the topic?", is_confirmed=False)
+    assert capsys.readouterr().err == ""

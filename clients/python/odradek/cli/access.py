@@ -544,6 +544,8 @@ def _password(file: Path | None, given: str | None) -> str:
             password = file.read_text().partition("\n")[0]
         except (OSError, UnicodeDecodeError) as error:
             fail(f"cannot read {file}: {getattr(error, 'strerror', error)}", status=EXIT_USAGE)
+    elif sys.stdin is None:
+        fail("standard input is closed: use --password-file", status=EXIT_USAGE)
     elif sys.stdin.isatty():
         from getpass import getpass
 

@@ -248,7 +248,7 @@ def _first_line(path: Path) -> str:
 
 
 def _prompt(prompt: str) -> str:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         fail("no password: set ODRADEK_SASL_PASSWORD, or give --password-file", status=EXIT_USAGE)
     from getpass import getpass
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from odradek.cli import connection
-from odradek.cli.output import one_line_errors, printable
+from odradek.cli.output import one_line_errors, open_closed_streams, printable
 
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
 """`odradek quorum` followed by one of these options runs a controller; otherwise a command follows it."""
@@ -306,6 +306,7 @@ def _options(
 def main() -> None:
     """Run the command that the arguments name."""
     words = sys.argv[1:]
+    open_closed_streams()
     with one_line_errors():
         if words[:1] == ["quorum"] and words[1:2] and words[1] in QUORUM_PROCESS_OPTIONS:
             from odradek.cli.processes import run_module

@@ -39,6 +39,7 @@ __all__ = [
     "fail",
     "fail_on_errors",
     "one_line_errors",
+    "open_closed_streams",
     "print_facts",
     "print_rows",
     "printable",
@@ -100,6 +101,17 @@ def one_line_errors() -> Iterator[None]:
         if type(error).__module__.startswith("odradek"):
             fail(error)
         raise
+
+
+def open_closed_streams() -> None:
+    """Discard output whose stream was closed when the command started, as `>&-` does.
+
+    Python has None in the place of such a stream.
+    """
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def binary_output() -> BinaryIO:
@@ -192,7 +204,7 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
     """Ask for confirmation at a terminal before a change that cannot be undone; any answer but yes ends the command.
     Without a terminal nobody can answer, so scripts continue; they can check with --dry-run first.
     """
-    if is_confirmed or not sys.stdin.isatty():
+    if is_confirmed or sys.stdin is None or not sys.stdin.isatty():
         return
     print(printable(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

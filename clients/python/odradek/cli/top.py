@@ -160,6 +160,8 @@ class Screen:
         import termios
         import tty
 
+        if sys.stdin is None:
+            return
         keyboard = sys.stdin.fileno()
         if not os.isatty(keyboard) or os.tcgetpgrp(keyboard) != os.getpgrp():
             return
