@@ -20,6 +20,7 @@ from odradek.errors import (
     SerializationFailed,
     UnknownTopic,
 )
+from odradek.sync.loop_thread import LoopThread
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -229,3 +230,23 @@ def test_the_facade_lacks_nothing_and_documents_everything(facade: type, core: t
     assert public(core) - public(facade) <= only_async
     for name in public(facade) - {"result", "admin"}:
         assert getattr(facade, name).__doc__, name
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_a_record_whose_send_was_interrupted_is_sent_before_the_producer_closes(
+    cluster: MemoryCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch, is_flushed: bool
+) -> None:
+    """Ctrl-C may come after `send` has queued the record and before it has woken the loop."""
+    cluster.create_topic("t", partitions=1)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with client.producer() as producer:
+        monkeypatch.setattr(LoopThread, "call_soon", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"v")
+        if is_flushed:
+            producer.flush()
+            assert cluster.log("t", 0).log_end_offset == 1
+    assert cluster.log("t", 0).log_end_offset == 1

@@ -269,6 +269,7 @@ class Producer:
         self._thread.run(end())
 
     async def _drained(self) -> None:
+        self._start_drain()
         while self._drain is not None and not self._drain.done():
             await asyncio.wait({self._drain})
 
@@ -319,6 +320,12 @@ class Producer:
             raise BufferFull(f"no space for a record for {topic!r} within {timeout_s} s")
 
     def _start_drain(self) -> None:
+        """Pass the queued records to the producer, unless a task does.
+
+        What waits for the queue calls this too, because Ctrl-C may interrupt `send` before it wakes the loop.
+        """
+        if self._drain is not None and not self._drain.done():
+            return
         self._drain = self._thread.loop.create_task(self._drain_all(), name="sync producer: drain")
 
     async def _drain_all(self) -> None:
@@ -381,6 +388,7 @@ class Producer:
         delivery._finish(None, error)
 
     async def _flush(self, timeout_s: float | None) -> None:
+        self._start_drain()
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         while self._drain is not None and not self._drain.done():
             await asyncio.wait({self._drain}, timeout=_remaining_s(deadline_s))
@@ -393,6 +401,7 @@ class Producer:
         await self._producer.flush(_remaining_s(deadline_s))
 
     async def _close(self, timeout_s: float) -> None:
+        self._start_drain()
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         drain = self._drain
         if drain is not None and not drain.done():
