@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -282,3 +283,23 @@ def test_bytes_that_look_like_an_encoding_stay_apart() -> None:
     """A text value that looks like the JSON form of an encoded value stays text."""
     text = json.dumps({"base64": base64.b64encode(b"x").decode()})
     assert record_of(json.dumps({"value": text}).encode()).value == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (rb'{"value": "\ud800"}', "line 2 of the input: '\\\\ud800' is not a character"),
+        (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "line 2 of the input: its arrays"),
+        (b'{"value": "v", "timestamp_ms": 9223372036854775808}', "more than 64 bits"),
+    ],
+    ids=["surrogate", "nested", "timestamp"],
+)
+def test_lines_before_one_that_cannot_be_sent_are_sent(
+    cluster: MemoryCluster, tmp_path: Path, line: bytes, reason: str
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b'{"value": "first"}\n' + line + b"\n")
+    result = run("produce", "out", str(lines), "--json")
+    assert result.exit_code == 1
+    assert re.search(reason, str(result.exception)), result.exception
+    assert sum(cluster.log("out", index).log_end_offset for index in range(2)) == 1

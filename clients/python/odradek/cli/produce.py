@@ -329,7 +329,7 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
     try:
         yield
         await producer.close()
-    except (asyncio.CancelledError, InvalidRequest, RecordTooLarge) as error:
+    except BaseException as error:
         # The lines before the interruption, or before the line that is not a record, were read, so they are sent.
         await producer.close(INTERRUPTED_FLUSH_S_MAX)
         missing = run.sent - run.acknowledged

@@ -180,6 +180,8 @@ def record_of(line: bytes) -> InputRecord:
         row = json.loads(line)
     except ValueError as error:
         raise InvalidRecord(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRecord("its arrays and objects are nested too deeply") from None
     if not isinstance(row, dict) or "value" not in row:
         raise InvalidRecord('it is not a JSON object with "value"')
     if unknown := sorted(row.keys() - _JSON_FIELDS):
@@ -208,6 +210,13 @@ _JSON_FIELDS: Final = frozenset(
 
 
 def _bytes(item: Any) -> bytes | None:
+    try:
+        return _encoded(item)
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"{error.object[error.start]!r} is not a character") from None
+
+
+def _encoded(item: Any) -> bytes | None:
     match item:
         case None:
             return None
