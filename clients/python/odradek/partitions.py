@@ -8,6 +8,9 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 LATEST: Final = -1
 EARLIEST: Final = -2
 LARGEST_TIMESTAMP: Final = -3
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+"""The largest offset, and the largest timestamp in ms."""
 
 
 class TopicPartition(NamedTuple):
@@ -34,6 +37,15 @@ def as_partition(partition: PartitionLike) -> TopicPartition:
 def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
     """Convert pairs to TopicPartitions, in order."""
     return [as_partition(partition) for partition in partitions]
+
+
+def require_offset(offset: int, name: object) -> None:
+    """Raise ValueError for a number that is no offset of a partition."""
+    if not 0 <= offset <= INT64_MAX:
+        wrong = "negative" if offset < 0 else "of more than 64 bits"
+        raise ValueError(
+            f"offset {offset} of {name} is {wrong}; seek_to_beginning and seek_to_end find an offset"
+        )
 
 
 class OffsetAndTimestamp(NamedTuple):

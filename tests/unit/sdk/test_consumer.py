@@ -384,3 +384,21 @@ async def test_a_read_waits_for_no_more_than_can_be_fetched_ahead() -> None:
         for _ in range(20):
             await producer.send_and_wait("t", bytes(100_000), partition=0)
         assert await consumer.getmany(None, min_bytes=1 << 30)
+
+
+async def test_a_number_of_more_than_64_bits_is_refused_and_does_no_harm(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """No request can hold it, so the fetches of all partitions of its broker would fail again and again."""
+    cluster.create_topic("t")
+    await fill(client, 3)
+    async with client.consumer("t", auto_offset_reset="earliest", group="g") as consumer:
+        assert len(await consumer.getmany(5_000)) == 3
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            consumer.seek(T0, 2**63)
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            consumer.seek_to_timestamp(2**63, T0)
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            await consumer.commit({T0: 2**63})
+        consumer.seek(T0, 1)
+        assert len(await consumer.getmany(5_000)) == 2

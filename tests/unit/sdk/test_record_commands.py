@@ -89,6 +89,7 @@ def values(numbers: Sequence[int]) -> list[str]:
         (["--until", "2026-01-01T00:00:02Z"], (0, 1)),
         (["--since", str(START_MS + 5_000), "--until", str(START_MS + 7_000)], (5, 6)),
         (["--since", "1m"], ()),
+        (["--since", "1960-01-01"], range(20)),
         (["--from-beginning", "--grep", "value 1[25]$"], (12, 15)),
         (["--from-beginning", "--grep", "key 7"], (7,)),
     ],
@@ -303,3 +304,22 @@ def test_lines_before_one_that_cannot_be_sent_are_sent(
     assert result.exit_code == 1
     assert re.search(reason, str(result.exception)), result.exception
     assert sum(cluster.log("out", index).log_end_offset for index in range(2)) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("consume", "in", "--offset", "9223372036854775808"),
+        ("consume", "in", "--since", "9223372036854775808"),
+        ("consume", "in", "--until", "9223372036854775808d"),
+        ("group", "seek", "g", "--topic", "in", "--to", "@9223372036854775808"),
+        ("topic", "create", "new", "--partitions", "2147483648"),
+        ("topic", "add-partitions", "in", "2147483648"),
+        ("feature", "set", "metadata.version", "2147483648"),
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_no_field_of_a_request_holds_are_refused(
+    cluster: MemoryCluster, words: Sequence[str]
+) -> None:
+    assert run(*words).exit_code == 2

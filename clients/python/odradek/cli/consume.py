@@ -44,7 +44,9 @@ RECORDS_AT_ONCE: Final = 5_000
 BYTES_AT_ONCE: Final = 4 << 20
 VALUE_LINES: Final = "%v\\n"
 """The default format. Its output is made from columns, without an object for each record."""
-_OFFSETS: Final = re.compile(r"(?P<last>-\d+)|(?P<start>\d+)(?P<range>:(?P<stop>\d*))?")
+_OFFSETS: Final = re.compile(
+    r"(?P<last>-[0-9]{1,18})|(?P<start>[0-9]{1,18})(?P<range>:(?P<stop>[0-9]{0,18}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)

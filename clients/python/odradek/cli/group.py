@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -266,7 +267,7 @@ def seek(
             "give one of --to, --since, --by, --from-group and --from-file: the new position",
             status=EXIT_USAGE,
         )
-    if to and to not in ("start", "end") and not to.removeprefix("@").isdigit():
+    if to and not re.fullmatch("start|end|@?[0-9]{1,18}", to):
         fail(
             f"--to {to} is not valid: write start, end, @MILLISECONDS or an offset",
             status=EXIT_USAGE,

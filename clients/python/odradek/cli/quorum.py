@@ -108,7 +108,10 @@ def list_features(
 def set_level(
     name: Annotated[str, typer.Argument(help="Name of the feature, such as metadata.version.")],
     level: Annotated[
-        int, typer.Argument(min=0, help="Feature level that the cluster uses from now on.")
+        int,
+        typer.Argument(
+            min=0, max=2**15 - 1, help="Feature level that the cluster uses from now on."
+        ),
     ],
     allow_downgrade: Annotated[
         bool,

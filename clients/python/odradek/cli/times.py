@@ -10,8 +10,8 @@ from typing import Final
 from odradek.cli.output import EXIT_USAGE, fail
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d{1,11})(ms|s|m|h|d)")
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 FORMS_OF_TIMES: Final = "a duration before now such as 10m, 2026-11-22T10:00, or ms since the epoch"
 
 
@@ -49,11 +49,11 @@ def time_ms(text: str, *, option: str) -> int:
 
     A date and time without a zone is in the zone of this machine.
     """
-    if text.isascii() and text.isdigit():
+    if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     if _DURATION.fullmatch(text):
         return max(0, int(time.time() * 1000) - duration_ms(text, option=option))
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         fail(f"{option} {text} is not a time: write {FORMS_OF_TIMES}", status=EXIT_USAGE)

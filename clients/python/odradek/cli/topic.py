@@ -24,6 +24,7 @@ from odradek.cli.output import (
     say,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
+from odradek.partitions import INT32_MAX
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -44,7 +45,7 @@ ConfigOption = Annotated[
 
 def _count(value: int) -> int:
     """Check a number of partitions or replicas: it must be positive or -1."""
-    if value == 0 or value < -1:
+    if value == 0 or value < -1 or value > INT32_MAX:
         raise typer.BadParameter(
             f"{value} is not a valid number: give 1 or more, or -1 for the cluster's default"
         )
@@ -206,7 +207,8 @@ def alter_config(
 def add_partitions(
     name: Name,
     total: Annotated[
-        int, typer.Argument(help="New total number of partitions of the topic.", min=2)
+        int,
+        typer.Argument(help="New total number of partitions of the topic.", min=2, max=INT32_MAX),
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,

@@ -26,6 +26,7 @@ from odradek.consumer.read_ahead import ReadAhead
 from odradek.errors import ClientClosed, InvalidRequest, NotAssigned, RequestTimedOut
 from odradek.partitions import (
     EARLIEST,
+    INT64_MAX,
     LATEST,
     ByPartition,
     OffsetAndTimestamp,
@@ -33,6 +34,7 @@ from odradek.partitions import (
     TopicPartition,
     as_partition,
     as_partitions,
+    require_offset,
 )
 from odradek_protocol.records.columns import ALL_COLUMNS, Column, Columns
 
@@ -166,10 +168,7 @@ class Consumer:
 
     def seek(self, partition: PartitionLike, offset: int) -> None:
         """Continue to read a partition at this offset. Raises NotAssigned."""
-        if offset < 0:
-            raise ValueError(
-                f"offset {offset} is negative; use seek_to_beginning or seek_to_end instead"
-            )
+        require_offset(offset, partition)
         name = self._assigned(partition)
         self._planner.seek(name, offset)
         self._ahead.forget_decoded(name)
@@ -190,6 +189,8 @@ class Consumer:
         """
         if timestamp_ms < 0:
             raise ValueError(f"timestamp {timestamp_ms} ms is before 1970")
+        if timestamp_ms > INT64_MAX:
+            raise ValueError(f"timestamp {timestamp_ms} ms has more than 64 bits")
         self._seek_to(timestamp_ms, partitions)
 
     def pause(self, *partitions: PartitionLike) -> None:
@@ -223,8 +224,7 @@ class Consumer:
         """
         chosen: dict[TopicPartition, int] = {}
         async for partition, offset in in_turns(list((offsets or {}).items())):
-            if offset < 0:
-                raise ValueError(f"offset {offset} of {partition} is negative")
+            require_offset(offset, partition)
             chosen[as_partition(partition)] = offset
         member = self._membership()
         self._require_use()
