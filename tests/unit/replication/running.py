@@ -14,6 +14,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.topic_names import OFFSETS_TOPIC
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from tests.unit.replication.partitions_in_memory import EPOCH, PartitionsInMemory
 
 T = TypeVar("T")
@@ -23,7 +24,9 @@ SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere
 
 @asynccontextmanager
 async def running(
-    partitions: PartitionsInMemory, authorizer: Authorizer | None = None
+    partitions: PartitionsInMemory,
+    authorizer: Authorizer | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[GroupCoordinator]:
     """Yield a group coordinator that leads the only partition of `__consumer_offsets` and has
     loaded it.
@@ -33,6 +36,7 @@ async def running(
         partitions=partitions,  # type: ignore[arg-type]  # of LocalPartitions what it needs
         topic_creation=None,  # type: ignore[arg-type]  # the topic is there
         authorizer=authorizer,
+        clock=clock,
     )
     task = asyncio.create_task(coordinator.run())
     watcher = await partitions.watchers.get()

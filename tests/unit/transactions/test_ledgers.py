@@ -25,7 +25,14 @@ from odradek_protocol.identity import ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records import iter_headers
 from tests.unit.transactions.coordinator import FIRST, SECOND, Coordinator, add, end, identity
-from tests.unit.transactions.test_staged_steps import QUERY, complete, opened, prepare, write
+from tests.unit.transactions.test_staged_steps import (
+    DAY_MS,
+    QUERY,
+    complete,
+    opened,
+    prepare,
+    write,
+)
 
 
 def test_a_query_id_may_be_a_producers_too() -> None:
@@ -112,3 +119,18 @@ def test_the_size_of_the_slots_of_a_query_follows_their_records() -> None:
     for name, _ in table.slots_of(QUERY):
         coordinator.take(coordinator.shard.move(name, None))
     assert table.slot_bytes(QUERY) == 0
+
+
+def test_a_wall_clock_that_is_set_forward_forgets_no_ledger() -> None:
+    coordinator = Coordinator()
+    complete(coordinator, step=4)
+    coordinator.tick()
+    coordinator.wall_ms += 100 * DAY_MS
+    for _ in range(2):
+        coordinator.tick(3_600_000)
+    assert coordinator.shard.staged.ledger_of(QUERY) is not None
+    coordinator.wall_ms -= 100 * DAY_MS
+    coordinator.tick(89 * DAY_MS)
+    assert coordinator.shard.staged.ledger_of(QUERY) is not None
+    coordinator.tick(DAY_MS)
+    assert coordinator.shard.staged.ledger_of(QUERY) is None

@@ -17,6 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec import structs
 
 from odradek_broker.coordinator_step import NOTHING, respond
+from odradek_broker.settled_clock import SettledClock
 from odradek_broker.transactions import transaction_codec
 from odradek_broker.transactions.identity import Match, ProducerIdentity
 from odradek_broker.transactions.markers_due import DueMarkers, MarkersDue
@@ -32,6 +33,7 @@ from odradek_broker.transactions.transaction_table import TransactionTable
 from tests.unit.transactions import (
     test_completion,
     test_identities,
+    test_ledgers,
     test_staged_steps,
     test_timeouts,
 )
@@ -175,7 +177,25 @@ def prepared_member_timed_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transaction, "has_lease", property(lambda self: self.staged is not None))
 
 
+def jump_of_the_wall_clock_counts_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A wall clock that is set forward makes everything old enough to be deleted."""
+    patch.setattr(SettledClock, "read", lambda self, *, now_ms, wall_ms: wall_ms)
+
+
+def step_too_large_for_one_batch(patch: pytest.MonkeyPatch) -> None:
+    """Slots are opened although the completion of their step would have to be split."""
+    patch.setattr(StagedSteps, "_has_room", lambda *_: True)
+
+
 NAMED: list[tuple[Patch, Test]] = [
+    (
+        jump_of_the_wall_clock_counts_at_once,
+        test_ledgers.test_a_wall_clock_that_is_set_forward_forgets_no_ledger,
+    ),
+    (
+        step_too_large_for_one_batch,
+        test_ledgers.test_a_step_whose_name_is_too_long_for_its_tasks_opens_no_more,
+    ),
     (
         step_completed_without_the_ledger,
         test_staged_steps.test_a_step_that_is_complete_swallows_what_comes_for_it,

@@ -63,6 +63,7 @@ from odradek_broker.groups.settings import (
 )
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
+from odradek_broker.settled_clock import SettledClock
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
     GroupId,
@@ -105,6 +106,8 @@ class GroupCoordinator:
         self._settings = settings
         self._now_ms = clock.monotonic_ms
         self._now_wall_ms = clock.wall_ms
+        self._clock = SettledClock()
+        self._read_clock()
         self._partitions = partitions
         self.placement = Placement(
             topic=OFFSETS_TOPIC,
@@ -148,9 +151,15 @@ class GroupCoordinator:
     async def _expire_offsets(self) -> None:
         while True:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            self._host.take_all(
-                lambda shard: shard.offsets.expire_offsets(wall_ms=self._now_wall_ms())
-            )
+            self.expire_offsets()
+
+    def expire_offsets(self) -> None:
+        """Delete the offsets that are older than their retention."""
+        wall_ms = self._read_clock()
+        self._host.take_all(lambda shard: shard.offsets.expire_offsets(wall_ms=wall_ms))
+
+    def _read_clock(self) -> int:
+        return self._clock.read(now_ms=self._now_ms(), wall_ms=self._now_wall_ms())
 
     async def _ask(
         self, group_id: str, decide: Callable[[GroupShard, RequestId], Step[GroupRecord]]

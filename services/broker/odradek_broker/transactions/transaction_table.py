@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from odradek_broker.settled_clock import SettledClock
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import Resolution
 from odradek_broker.transactions.settings import TransactionSettings
@@ -42,6 +43,7 @@ class TransactionTable:
     """A heap of deadlines, some of which may be those of transactions that have ended. `_deadline_ms` has the valid
     ones.
     """
+    _clock: SettledClock = field(default_factory=SettledClock)
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
     _open: dict[TransactionalId, int] = field(default_factory=dict)
@@ -152,8 +154,8 @@ class TransactionTable:
     def loaded(self, *, now_ms: int, wall_ms: int) -> None:
         """Start the time-outs of all open transactions.
 
-        Only this method compares the wall clock with times of the log. A clock that jumped may shorten the remaining
-        time to `load_grace_ms`, and never extends it.
+        Only this method and `expired` compare the wall clock with times of the log. A clock that jumped may shorten
+        the remaining time to `load_grace_ms`, and never extends it.
         """
         for transactional_id in self._open:
             state = self._states[transactional_id]
@@ -181,6 +183,7 @@ class TransactionTable:
         All ids are examined once in each `remove_expired_interval_ms`, a bounded number of them in each call.
         """
         settings = self.settings
+        wall_ms = self._clock.read(now_ms=now_ms, wall_ms=wall_ms)
         if self._expiry_due_ms is None:
             self._expiry_due_ms = now_ms + settings.remove_expired_interval_ms
         if now_ms >= self._expiry_due_ms:
