@@ -6,6 +6,7 @@ import sys
 
 from odradek_runtime.jwt_tokens import JwksRefused
 from odradek_runtime.program import Run, importing, parse_arguments, run_program
+from odradek_runtime.tls import TlsRefused, refuse_unusable_files
 
 
 def main() -> int:
@@ -17,6 +18,15 @@ def main() -> int:
 
     def make(settings: GatewaySettings) -> Run:
         settings.check(insecure=arguments.insecure)
+        refuse_unusable_files(
+            certificate=settings.ssl_certificate, key=settings.ssl_key, ca=settings.ssl_ca
+        )
+        refuse_unusable_files(
+            certificate=settings.http_ssl_certificate,
+            key=settings.http_ssl_key,
+            ca=settings.http_ssl_ca,
+            prefix="http.ssl.",
+        )
         return GatewayProcess(settings).run
 
     return run_program(
@@ -26,7 +36,7 @@ def main() -> int:
         env_prefix=ENV_PREFIX,
         log_fields=lambda settings: {"gateway": settings.listen},
         make=make,
-        refusals=(JwksRefused,),
+        refusals=(JwksRefused, TlsRefused),
     )
 
 

@@ -143,7 +143,11 @@ def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socke
     return opened
 
 
-_SETTING_OF: Final = {"METRICS": "metrics.port", "HTTP": "listen"}
+_SETTING_OF: Final = {
+    "METRICS": "metrics.port",
+    "HEALTH": "health.port",
+    "HTTP": "listen",
+}
 """For each listener that is not in the setting `listeners`: the name of the setting that has its port."""
 
 

@@ -40,7 +40,7 @@ class TlsFiles:
     @staticmethod
     def from_paths(certificate: str, key: str, ca: str) -> TlsFiles | None:
         """Return the TLS files, or None if no path is set. Raises TlsRefused if some are missing or
-        cannot be read.
+        cannot be used.
         """
         named = {
             "ssl.certificate.location": certificate,
@@ -54,12 +54,7 @@ class TlsFiles:
             raise TlsRefused(
                 f"TLS needs a certificate, a key and a CA: set {', '.join(missing)}, too"
             )
-        for name, path in named.items():
-            try:
-                with open(path, "rb"):
-                    pass
-            except OSError as error:
-                raise TlsRefused(f"{name}={path} cannot be read: {error.strerror}") from None
+        refuse_unusable_files(certificate=certificate, key=key, ca=ca)
         return TlsFiles(certificate=Path(certificate), key=Path(key), ca=Path(ca))
 
     def server_credentials(self, *, require_client: bool) -> grpc.ServerCredentials:
@@ -98,6 +93,44 @@ class TlsFiles:
     def stamp(self) -> tuple[int, ...]:
         """Return a value that changes when any of the files is replaced. Raises OSError."""
         return tuple(os.stat(path).st_mtime_ns for path in (self.certificate, self.key, self.ca))
+
+
+def refuse_unusable_files(*, certificate: str, key: str, ca: str, prefix: str = "ssl.") -> None:
+    """Raise TlsRefused for PEM files that cannot be used, with the names of their settings, which begin with `prefix`.
+    Empty paths are left out.
+
+    Later the errors would be worse: gRPC only says that it cannot open its port.
+    """
+    paths = {"certificate": certificate, "key": key, "ca": ca}
+    named = {name: f"{prefix}{name}.location={path}" for name, path in paths.items() if path}
+    for name, setting in named.items():
+        try:
+            with open(paths[name], "rb"):
+                pass
+        except OSError as error:
+            raise TlsRefused(f"{setting} cannot be read: {error.strerror}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("DEFAULT@SECLEVEL=0")  # each listener decides which keys are too short
+    if certificate and key:
+        try:
+            # Without a password here, OpenSSL would prompt for that of an encrypted key.
+            context.load_cert_chain(certificate, key, password="")
+        except ssl.SSLError as error:
+            raise TlsRefused(
+                f"{named['certificate']} and {named['key']} cannot be used ({_reason(error)}): they must"
+                " be a PEM certificate and its PEM key without a password"
+            ) from None
+    if ca:
+        try:
+            context.load_verify_locations(ca)
+        except ssl.SSLError as error:
+            raise TlsRefused(
+                f"{named['ca']} cannot be used ({_reason(error)}): it must have PEM certificates"
+            ) from None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "not PEM").replace("_", " ").lower()
 
 
 def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
