@@ -21,7 +21,11 @@ from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMach
 from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
 from odradek_metadata_quorum.rpc.peers import Headers, Peers
 from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
-from odradek_metadata_quorum.storage.data_directory import check_storage, format_storage
+from odradek_metadata_quorum.storage.data_directory import (
+    IDENTITY_NAME,
+    check_storage,
+    format_storage,
+)
 from odradek_protocol.identity import ControllerId
 from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.rpc.v1 import (
@@ -132,7 +136,8 @@ class QuorumProcess:
             "voters": [node for node, _, _ in settings.voters],
         }
         try:
-            if settings.storage_format_if_empty and _is_empty(settings):
+            # A process that was killed while it formatted the directory has left it without an identity.
+            if settings.storage_format_if_empty and not (settings.log_dir / IDENTITY_NAME).exists():
                 format_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # mixed types
             if not settings.log_dir.is_dir():
                 raise ProcessRefused(
@@ -310,7 +315,3 @@ class QuorumProcess:
             voters=voters,
             answered_by=status.node_id,
         )
-
-
-def _is_empty(settings: QuorumProcessSettings) -> bool:
-    return not settings.log_dir.is_dir() or not any(settings.log_dir.iterdir())

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from odradek_metadata_quorum.errors import CorruptStorage, StorageMismatch
+from odradek_metadata_quorum.process import QuorumProcess
+from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
 from odradek_metadata_quorum.storage.data_directory import (
     IDENTITY_NAME,
     check_storage,
     format_storage,
 )
 from odradek_metadata_quorum.storage.disk import DirectoryDisk
+from odradek_metadata_quorum.storage.vote_file import VoteFile
+from odradek_runtime.lifecycle import ProcessRefused
+from odradek_runtime.settings import load_settings
 
 
 def test_a_formatted_directory_is_recognized_and_may_not_vote_yet(tmp_path: Path) -> None:
@@ -76,3 +81,39 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / IDENTITY_NAME).write_text(text)
     with pytest.raises(CorruptStorage, match="damaged"):
         check_storage(tmp_path, cluster_id="c", node_id=1, voters=[1])
+
+
+def controller(directory: Path, *, formats: bool) -> QuorumProcess:
+    given = {
+        "node.id": "1",
+        "cluster.id": "c",
+        "log.dirs": str(directory),
+        "controller.quorum.voters": "1@127.0.0.1:9095",
+        "storage.format.if.empty": str(formats).lower(),
+    }
+    settings = load_settings(
+        QuorumProcessSettings,
+        env={},
+        env_prefix=ENV_PREFIX,
+        assignments=[f"{name}={value}" for name, value in given.items()],
+    )
+    return QuorumProcess(settings, insecure=False)
+
+
+def test_a_controller_finishes_a_format_during_which_it_was_killed(tmp_path: Path) -> None:
+    """A new volume of ext4 is not quite empty either: it has the directory lost+found."""
+    (tmp_path / "lost+found").mkdir()
+    disk = DirectoryDisk(tmp_path)
+    VoteFile.create(disk)
+    disk.close()
+    with pytest.raises(ProcessRefused, match="not formatted"):
+        controller(tmp_path, formats=False)._prepare_storage()
+    controller(tmp_path, formats=True)._prepare_storage()
+    check_storage(tmp_path, cluster_id="c", node_id=1, voters=[1])
+
+
+def test_a_controller_formats_no_directory_that_has_other_files(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").mkdir()
+    with pytest.raises(ProcessRefused, match="is not empty"):
+        controller(tmp_path, formats=True)._prepare_storage()
+    assert [path.name for path in tmp_path.iterdir() if path.name != "lock"] == ["orders-0"]
