@@ -448,3 +448,29 @@ async def test_offsets_of_a_member_that_lost_its_partitions_abort_the_transactio
                 await (await producer.send("out", b"a", partition=0))
                 await transaction.send_offsets({("in", 0): 1}, stale)
     assert await committed(client, cluster) == []
+
+
+@pytest.mark.parametrize("has_returned", [False, True])
+async def test_offsets_of_partitions_that_went_meanwhile_abort_the_transaction(
+    client: Client, cluster: MemoryCluster, producer: Producer, has_returned: bool
+) -> None:
+    """The group removed the member while it processed, and let it in again, so its epoch is valid."""
+    async with client.producer() as plain:
+        await plain.send_and_wait("in", b"1")
+    async with client.consumer("in", group="g", auto_offset_reset="earliest") as consumer:
+        assert len(await consumer.getmany(timeout_ms=10_000)) == 1
+        member, following = consumer._membership(), consumer.positions()
+        group = cluster.groups._groups["g"]
+        group.remove(group.members[member.member_id])
+        member._wake.set()
+        await until(lambda: member.times_lost and (member.owned or not has_returned))
+        with pytest.raises(TransactionAborted, match="in-0"):  # noqa: PT012
+            async with producer.transaction() as transaction:
+                await producer.send("out", b"x", partition=0)
+                await transaction.send_offsets(following, consumer)
+        assert len(await consumer.getmany(timeout_ms=10_000)) == 1, "it is read again"
+        async with producer.transaction() as transaction:
+            await producer.send("out", b"y", partition=0)
+            await transaction.send_offsets(following, consumer)
+        assert await consumer.committed() == following
+    assert await committed(client, cluster) == [b"y"]

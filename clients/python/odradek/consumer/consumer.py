@@ -238,13 +238,11 @@ class Consumer:
         """
         return self._membership().identity()
 
-    def leave_commits_to_transactions(self) -> GroupIdentity:
-        """Commit no more offsets, because from now on a transactional producer commits them. Returns the identity of
-        this member of its group.
+    def leave_commits_to_transactions(self, offsets: ByPartition[int]) -> GroupIdentity:
+        """Commit no more offsets, because from now on a transactional producer commits them, these first. Returns the
+        identity of this member of its group. Raises MemberFenced if a partition was taken from it meanwhile.
         """
-        member = self._membership()
-        member.commits_in_transactions = True
-        return member.identity()
+        return self._membership().leave_commits({as_partition(p): at for p, at in offsets.items()})
 
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()

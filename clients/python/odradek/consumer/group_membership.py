@@ -406,6 +406,24 @@ class GroupMembership:
             self.options.group, self.member_id, self.member_epoch, self.options.instance_id
         )
 
+    def leave_commits(self, offsets: Mapping[TopicPartition, int]) -> GroupIdentity:
+        """Commit nothing any more, because a transaction commits these offsets and all later ones.
+
+        Raises:
+            MemberFenced: this member has not read a partition up to its offset since it owns it. It read the records
+                before it lost the partition, whose next owner reads them again: it may be this member, whose epoch is
+                valid.
+        """
+        self.commits_in_transactions = True
+        read = self._reader.handed_out()
+        for name, offset in offsets.items():
+            if name not in read or offset > read[name][0]:
+                raise MemberFenced(
+                    f"{name} was taken from this member of group {self.options.group!r} after it had read"
+                    f" up to offset {offset}"
+                )
+        return self.identity()
+
     async def _commit_new(self, offsets: Offsets) -> None:
         if self.commits_in_transactions:
             return

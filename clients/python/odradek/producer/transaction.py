@@ -35,6 +35,7 @@ from odradek.consumer.options import GroupIdentity
 from odradek.errors import (
     ClientClosed,
     InvalidRequest,
+    MemberFenced,
     NotInTransaction,
     OdradekError,
     ProducerFenced,
@@ -234,9 +235,15 @@ class ProducerTransactions:
         self, transaction: Transaction, offsets: ByPartition[int], group: Consumer | GroupIdentity
     ) -> None:
         self._require(transaction)
-        member = (
-            group if isinstance(group, GroupIdentity) else group.leave_commits_to_transactions()
-        )
+        try:
+            member = (
+                group
+                if isinstance(group, GroupIdentity)
+                else group.leave_commits_to_transactions(offsets)
+            )
+        except MemberFenced as lost:
+            await self._abort_for(transaction, lost)
+            raise
         commit = group_service_pb2.CommitOffsetsRequest(
             group_id=member.group,
             member_id=member.member_id,

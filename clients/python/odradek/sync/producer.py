@@ -448,10 +448,8 @@ class Transaction:
 
     def send_offsets(self, offsets: ByPartition[int], group: Consumer | GroupIdentity) -> None:
         """Add offsets of the consumer's group to the transaction: they are committed when the transaction commits."""
-        member = (
-            group if isinstance(group, GroupIdentity) else group.leave_commits_to_transactions()
-        )
-        self._producer.call_in_transaction(self._core.send_offsets(offsets, member))
+        reader = group if isinstance(group, GroupIdentity) else group._core
+        self._producer.call_in_transaction(self._core.send_offsets(offsets, reader))
 
     def commit(self) -> None:
         """Wait until all records are acknowledged, and commit. Raises what `odradek.Transaction.commit` raises."""
