@@ -172,3 +172,18 @@ def test_a_group_without_offsets_needs_topics(cluster: MemoryCluster) -> None:
     assert rows == []
     run("group", "seek", "fresh", "--to", "end", "--topic", "orders")
     assert committed("fresh") == [10, 10]
+
+
+def test_a_deletion_of_groups_that_fails_in_part_says_which_are_gone(
+    cluster: MemoryCluster,
+) -> None:
+    result = CliRunner().invoke(app, ["group", "delete", "nobody", "billing", "none", "-o", "json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == [
+        {"group": "nobody", "deleted": False},
+        {"group": "billing", "deleted": True},
+        {"group": "none", "deleted": False},
+    ]
+    assert "'nobody'" in result.stderr
+    assert "'none'" in result.stderr
+    assert run("group", "delete", "nobody", status=1).count("'nobody'") == 1

@@ -25,11 +25,13 @@ from odradek.cli.output import (
     fail,
     print_facts,
     print_rows,
+    say,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
 
 if TYPE_CHECKING:
     from odradek.client import Client
+    from odradek.errors import OdradekError
     from odradek.partitions import TopicPartition
 
 app = typer.Typer(
@@ -392,16 +394,23 @@ def delete(
         described = [await client.admin.describe_group(name) for name in group]
         return [{"group": d.group, "state": d.state, "deleted": False} for d in described]
 
-    async def work(client: Client) -> list[dict[str, Any]]:
-        outcomes = await client.admin.delete_groups(group)
-        for error in outcomes.values():
-            if error is not None:
-                raise error
-        return [{"group": name, "deleted": True} for name in outcomes]
+    async def work(client: Client) -> dict[str, OdradekError | None]:
+        return await client.admin.delete_groups(group)
 
-    if not dry_run:
-        confirm(f"Delete {', '.join(group)} with all committed offsets?", is_confirmed=yes)
-    print_rows(with_client(bootstrap, describe_all if dry_run else work), output, empty="no groups")
+    if dry_run:
+        print_rows(with_client(bootstrap, describe_all), output, empty="no groups")
+        return
+    confirm(f"Delete {', '.join(group)} with all committed offsets?", is_confirmed=yes)
+    outcomes = with_client(bootstrap, work)
+    # If only some groups are refused, the output shows that the others do not exist any more.
+    rows = [{"group": name, "deleted": error is None} for name, error in outcomes.items()]
+    if any(row["deleted"] for row in rows):
+        print_rows(rows, output, empty="no groups")
+    errors = [error for error in outcomes.values() if error is not None]
+    for error in errors[1:]:
+        say(f"odradek: {error}", is_error=True)
+    if errors:
+        fail(errors[0])
 
 
 @app.command("offset-delete")
