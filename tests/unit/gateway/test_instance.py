@@ -36,6 +36,10 @@ class Groups:
     def __init__(self) -> None:
         self.asked, self.answer = asyncio.Event(), asyncio.Event()
         self.answer.set()
+        self.commits: list[dict[Any, int]] = []
+
+    async def alter_group_offsets(self, _group: str, offsets: dict[Any, int]) -> None:
+        self.commits.append(offsets)
 
     async def group_offsets(self, _group: str, _names: Any) -> dict[Any, int]:
         self.asked.set()
@@ -108,6 +112,17 @@ async def test_an_instance_reads_little_ahead_and_nothing_at_rest(client: OneCli
             told += await read(instance, 7)
         await instance.end()
     assert told == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_an_instance_commits_at_its_end_unless_another_gateway_serves_it(
+    client: OneClient, is_moved: bool
+) -> None:
+    instance = Instance(cast("Client", client), replace(SPEC, auto_commit=True), PREFETCH_BYTES_MAX)
+    async with asyncio.timeout(DEADLINE_S):
+        told = await read(instance, 2)
+        await instance.end(is_moved=is_moved)
+    assert client.admin.commits == ([] if is_moved else [{("t", 0): told[-1] + 1}])
 
 
 async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: OneClient) -> None:

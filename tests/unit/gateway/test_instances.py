@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx
+import pytest
 
 from odradek.errors import BrokersUnavailable
 from odradek_gateway.cluster_access import ClusterAccess
+from odradek_gateway.errors import RestError
 from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
 from odradek_gateway.rest.v2.instance_registry import InstanceRegistry, Registration
 from odradek_gateway.rest.v2.instances import Elsewhere, Instances, PassedRequest
@@ -70,6 +72,7 @@ class Idle(Instance):
     age_s: float = 0.0
     ending: Callable[[], Any] | None = None
     rests: int = 0
+    was_moved: bool | None = None
 
     @property
     def idle_s(self) -> float:
@@ -78,7 +81,8 @@ class Idle(Instance):
     def rest(self) -> None:
         self.rests += 1
 
-    async def end(self) -> None:
+    async def end(self, *, is_moved: bool = False) -> None:
+        self.was_moved = is_moved
         if self.ending is not None:
             await self.ending()
 
@@ -114,6 +118,35 @@ async def test_what_is_used_is_kept_alive_before_what_is_over_is_ended() -> None
         await instances.close()
     assert registry.log[-2:] == [("end", "over"), ("forget", "over")]
     assert set(registry.known) == {("g", "used")}
+
+
+async def test_one_that_another_gateway_took_over_ends_without_a_commit() -> None:
+    """The other gateway reads on from the committed offsets, and may have committed later ones since."""
+    instances, registry, idle = instances_of(
+        ("found", 1.0), ("swept", 1.0), ("closed", 1.0), ("deleted", 1.0), ("ours", 1.0)
+    )
+    for name in ("found", "swept"):
+        registry.register(InstanceSpec(group="g", name=name), owner=THERE)
+    await instances._http.aclose()
+    neighbour = Neighbour()
+    neighbour.answers.set()
+    instances._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+    del registry.known["g", "deleted"]
+    async with asyncio.timeout(DEADLINE_S):
+        await instances.find("g", "found", request_of(b"/records", None))
+        with pytest.raises(RestError, match="there is no consumer instance"):
+            await instances.find("g", "deleted", request_of(b"/records", None))
+        await instances._sweep_once(LIMIT_S)
+        registry.register(InstanceSpec(group="g", name="closed"), owner=THERE)
+        await instances.close()
+    moved = {name: one.was_moved for name, one in idle.items()}
+    assert moved == {
+        "found": True,
+        "swept": True,
+        "closed": True,
+        "deleted": True,
+        "ours": False,
+    }
 
 
 async def test_one_that_cannot_end_does_not_keep_the_others() -> None:

@@ -185,10 +185,12 @@ class Instance:
             self._consumer.pause()
             self._is_resting = True
 
-    async def end(self) -> None:
-        """Leave the group, and serve no further request. If the instance commits automatically, commit first."""
+    async def end(self, *, is_moved: bool = False) -> None:
+        """Leave the group, and serve no further request. If the instance commits automatically, commit first, unless
+        it is served by another gateway now, which may have committed other offsets since.
+        """
         self.is_ended = True
-        await self._leave()
+        await self._leave(commits=not is_moved)
 
     async def use(self, spec: InstanceSpec) -> None:
         """Replace the subscription or assignment.
@@ -293,8 +295,9 @@ class Instance:
                 reason=str(error),
             )
 
-    async def _leave(self) -> None:
+    async def _leave(self, *, commits: bool = True) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await self._auto_commit(consumer)
+            if commits:
+                await self._auto_commit(consumer)
             await consumer.close()

@@ -116,7 +116,10 @@ class Instances:
         """Make the automatic commits, and leave all groups. The instances stay registered."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        ends = (instance.end() for instance in self._local.values())
+        ends = (
+            instance.end(is_moved=not self._is_ours(instance.spec))
+            for instance in self._local.values()
+        )
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
                 _log.warning("Failed to close a consumer instance", reason=repr(error))
@@ -163,7 +166,7 @@ class Instances:
         if known is None:
             gone = self._local.pop((group, name), None)
             if gone is not None:
-                await gone.end()
+                await gone.end(is_moved=True)
             raise RestError(
                 404,
                 CONSUMER_INSTANCE_NOT_FOUND,
@@ -180,7 +183,7 @@ class Instances:
         # Another gateway had not heard from this one, and took the instance over.
         if local is not None:
             del self._local[(group, name)]
-            await local.end()
+            await local.end(is_moved=True)
         if known.owner != self._cluster.url:
             # The gateway that passed the request on has read less of the registry than this one. Passing the request
             # on again could cause a loop.
@@ -392,7 +395,7 @@ class Instances:
                 if self._is_ours(instance.spec):
                     await self.remove(instance)
                 else:
-                    await instance.end()
+                    await instance.end(is_moved=True)
                     self._drop_local(instance)
             except (OdradekError, RestError, TimeoutError) as error:
                 _log.warning(
