@@ -126,7 +126,8 @@ class HostSupervisor:
     Each time that `roll` is set, it restarts the brokers one after the other.
     """
 
-    def __init__(self, brokers: Sequence[SupervisedBroker], *, log_as_text: bool = False) -> None:
+    def __init__(self, brokers: Sequence[SupervisedBroker], *, log_format: str = "json") -> None:
+        """`log_format` is the setting log.format of the brokers, in whose log this program writes."""
         self.stop = threading.Event()
         self.roll = threading.Event()
         self._brokers = list(brokers)
@@ -136,7 +137,7 @@ class HostSupervisor:
         self._kill_at_s: float | None = None
         self._is_announced = False
         self._unready_ids = tuple(broker.broker_id for broker in brokers)
-        self._log_as_text = log_as_text
+        self._log_format = log_format
 
     @property
     def unready_ids(self) -> tuple[int, ...]:
@@ -241,7 +242,8 @@ class HostSupervisor:
     def _log(self, level: str, event: str, **fields: object) -> None:
         """Write an event in the form that the brokers' own events have."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        if self._log_as_text:
+        is_text = self._log_format == "text" or (self._log_format == "auto" and sys.stderr.isatty())
+        if is_text:
             shown = " ".join(f"{name}={value}" for name, value in fields.items())
             line = f"{now.replace('T', ' ')} {level.upper()} {event} {shown}".rstrip()
         else:

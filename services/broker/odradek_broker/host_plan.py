@@ -29,7 +29,7 @@ _PORT_MAX: Final = 65_535
 
 
 def plan_host(settings: BrokerSettings, processes: int) -> list[dict[str, Any]]:
-    """Return for each process a dict with its `id`, `metrics_host` and `settings`.
+    """Return for each process a dict with its `id`, `metrics_host`, `log_format` and `settings`.
 
     Raises:
         SettingsError: a derived setting is not possible; the message says what to change.
@@ -75,7 +75,12 @@ def _process(settings: BrokerSettings, index: int) -> dict[str, Any]:
         ("health.port", settings.health_port),
     ):
         derived[name] = str(_shifted_port(name, port, shift))
-    return {"id": broker_id, "metrics_host": settings.metrics_host, "settings": derived}
+    return {
+        "id": broker_id,
+        "metrics_host": settings.metrics_host,
+        "log_format": settings.log_format,
+        "settings": derived,
+    }
 
 
 def _shifted(name: str, listener: ListenerAddress, broker_id: int, shift: int) -> str:

@@ -83,3 +83,8 @@ def test_the_directory_of_a_single_broker_is_not_built_upon(tmp_path: Path) -> N
     (tmp_path / "meta.properties").touch()
     with pytest.raises(SettingsError, match="move its files to"):
         plan_host(settings(log_dirs=str(tmp_path)), 2)
+
+
+def test_a_plan_tells_the_supervisor_the_form_of_the_log() -> None:
+    (process,) = plan_host(settings(log_format="text"), 1)
+    assert process["log_format"] == "text"

@@ -85,3 +85,27 @@ def test_a_cluster_that_is_still_starting_can_be_stopped(monkeypatch: pytest.Mon
     stop.set()
     with pytest.raises(ChildProcessFailed, match="stopped before broker-1 was ready"):
         starting.wait_ready(3_600, stop)
+
+
+@pytest.mark.parametrize(
+    ("log_format", "is_terminal", "is_text"),
+    [
+        ("json", True, False),
+        ("text", False, True),
+        ("auto", True, True),
+        ("auto", False, False),
+    ],
+)
+def test_the_supervisors_lines_have_the_form_of_its_brokers_lines(
+    monkeypatch: pytest.MonkeyPatch, log_format: str, is_terminal: bool, is_text: bool
+) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr(ChildProcess, "is_running", False)
+    supervised = broker()
+    supervised.start_at_s = None
+    HostSupervisor([supervised], log_format=log_format)._turn(1.0)
+    line = written.getvalue()
+    assert "Broker process ended" in line
+    assert line.startswith("{") is not is_text

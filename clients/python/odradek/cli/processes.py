@@ -69,7 +69,10 @@ def broker(
         plan = plan_host(processes, arguments)
     except ChildProcessFailed as refused:
         fail(str(refused).removeprefix("odradek broker: "), status=EXIT_USAGE)
-    supervisor = HostSupervisor([SupervisedBroker(process, arguments) for process in plan])
+    supervisor = HostSupervisor(
+        [SupervisedBroker(process, arguments) for process in plan],
+        log_format=plan[0]["log_format"],
+    )
     if status_port is not None:
         try:
             serve_probes(supervisor, plan[0]["metrics_host"], status_port)
