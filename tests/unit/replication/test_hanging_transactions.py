@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.log.producer_state import ProducerStates
+from odradek_broker.log.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition.effects import OrphanEnded, TransactionTorn
+from odradek_broker.replication import hanging_transactions
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.hanging_transactions import (
     CoordinatorResolutions,
@@ -282,3 +283,23 @@ async def test_a_restart_begins_the_time_of_a_transaction_again() -> None:
         served(partitions).host.log.producers.become(ProducerStates())
         assert check._old() == []
         assert check._seen_ms == {}
+
+
+async def test_transactions_that_are_open_for_long_do_not_hide_those_that_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hanging_transactions, "CHECKED_MAX", 1)
+    async with hanging() as (partitions, resolver, check, _):
+        other = ProducerId(PRODUCER + 1)
+        served(partitions).host.log.producers.note_batch(
+            other,
+            ProducerEpoch(0),
+            StoredBatch(0, 0, Offset(4), Offset(4), 0),
+            is_transactional=True,
+        )
+        resolver.known = [UNKNOWN, LIVE]
+        asked = []
+        for _ in range(4):
+            await check.check()
+            asked.append(resolver.asked[-1].producer_id)
+        assert asked == [PRODUCER, other] * 2

@@ -126,6 +126,7 @@ class HangingTransactions:
         self._may_end = may_end
         # The time at which each open transaction was first seen, by (partition, producer id, first offset).
         self._seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
+        self._checked = 0  # how many of the old transactions the last checks have looked at
 
     async def run(self) -> None:
         """Check periodically until cancelled."""
@@ -138,7 +139,7 @@ class HangingTransactions:
 
     async def check(self) -> None:
         """Ask the coordinators about the transactions that have been open for too long, and end those that hang."""
-        found = self._old()
+        found = self._next_of(self._old())
         hanging = 0
         for one, outcome in zip(found, await self._outcomes(found), strict=True):
             if isinstance(outcome, bool):
@@ -156,7 +157,7 @@ class HangingTransactions:
         """
         found = [
             one for one in self._old(older_than_ms) if topic is None or one.host.topic == topic
-        ]
+        ][:CHECKED_MAX]
         now_ms = self._table.clock.boottime_ms()
         return [
             HangingReport(
@@ -190,9 +191,7 @@ class HangingTransactions:
         return await self._end(found[0], is_commit=outcome, is_by_operator=True)
 
     def _old(self, open_ms_max: int | None = None) -> list[_Found]:
-        """Return the transactions that have been open for too long, at most CHECKED_MAX. Forget when those that ended
-        were first seen.
-        """
+        """Return the transactions that have been open for too long. Forget when those that ended were first seen."""
         open_ms_max = self._open_ms_max if open_ms_max is None else open_ms_max
         now_ms = self._table.clock.boottime_ms()
         seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
@@ -203,10 +202,18 @@ class HangingTransactions:
             for one in _open(host):
                 key = one.key
                 seen_ms[key] = self._seen_ms.get(key, now_ms)
-                if now_ms - seen_ms[key] >= open_ms_max and len(old) < CHECKED_MAX:
+                if now_ms - seen_ms[key] >= open_ms_max:
                     old.append(one)
         self._seen_ms = seen_ms
         return old
+
+    def _next_of(self, old: Sequence[_Found]) -> Sequence[_Found]:
+        """Return CHECKED_MAX of these transactions, the next ones at each call: the first ones may be open for long,
+        and not hang.
+        """
+        first = self._checked if self._checked < len(old) else 0
+        self._checked = first + CHECKED_MAX
+        return old[first : self._checked]
 
     async def _outcomes(self, found: Sequence[_Found]) -> list[bool | ErrorCode]:
         """Ask the coordinators. Return for each transaction whether to commit it, or the error that says why it
