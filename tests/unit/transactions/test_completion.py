@@ -231,3 +231,14 @@ def test_what_became_of_a_transaction_that_a_leader_finds_open() -> None:
     assert table.resolve(second, *place) is Resolution.ABORTED
     assert table.resolve(first, *place) is Resolution.UNKNOWN
     assert table.resolve(identity(5, 0), *place) is Resolution.UNKNOWN
+
+
+def test_no_request_waits_for_longer_than_a_minute_whatever_it_asks_for() -> None:
+    """Its client may be gone, and the partition that lacks its marker may have no leader for days."""
+    coordinator, _ = decided()
+    held = coordinator.ask_later(replace(INIT, wait_until_ms=1 << 40))
+    coordinator.tick(59_999)
+    assert held not in coordinator.responses
+    coordinator.tick(1)
+    assert coordinator.responses[held].error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert not len(coordinator.shard.held)

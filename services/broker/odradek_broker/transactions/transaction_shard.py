@@ -71,6 +71,8 @@ _MARKER_DONE: Final = frozenset(
 )
 _ABORTED_BY_OTHERS: Final = frozenset({EndedBy.TIMEOUT, EndedBy.OPERATOR})
 _POSTPONED_MS: Final = 1_000
+HELD_MS_MAX: Final = 60_000
+"""The longest time for which a request is held, whatever limit of its own it has."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -474,9 +476,9 @@ class TransactionShard:
     def _hold(
         self, request_id: RequestId, request: HoldableRequest, *, now_ms: int
     ) -> TransactionStep:
-        deadline_ms = request.wait_until_ms
-        if deadline_ms is None:
-            deadline_ms = now_ms + self.settings.completion_wait_max_ms
+        deadline_ms = now_ms + self.settings.completion_wait_max_ms
+        if request.wait_until_ms is not None:
+            deadline_ms = min(request.wait_until_ms, now_ms + HELD_MS_MAX)
         held = HeldRequest(request_id, request)
         if self.held.hold(request.transactional_id, held, deadline_ms=deadline_ms):
             return NOTHING
