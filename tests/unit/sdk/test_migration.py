@@ -182,3 +182,11 @@ def test_the_command_writes_files_and_fails_for_what_is_missing(tmp_path: Path) 
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 1
     assert "replace it with --force" in again.stderr
+
+
+def test_a_file_in_javas_encoding_of_properties_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes("# für München\r\nnode.id=1\r\nbroker.rack=Köln\\\r\n-1\r\n".encode("latin-1"))
+    assert read_kafka_properties(path) == {"node.id": "1", "broker.rack": "Köln-1"}
+    path.write_text("broker.rack=Köln\n", encoding="utf-8")
+    assert read_kafka_properties(path) == {"broker.rack": "Köln"}

@@ -178,7 +178,12 @@ class Plan:
 def read_kafka_properties(path: Path) -> dict[str, str]:
     """Read a Java properties file; the last value of a name counts, as in Java."""
     entries: dict[str, str] = {}
-    text = path.read_text(encoding="utf-8").replace("\\\n", "")
+    data = path.read_bytes()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")  # Java reads properties in this encoding
+    text = text.replace("\r\n", "\n").replace("\\\n", "")
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line[0] in "#!":
             continue
