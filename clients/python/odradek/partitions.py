@@ -35,8 +35,12 @@ def as_partition(partition: PartitionLike) -> TopicPartition:
 
 
 def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
-    """Convert pairs to TopicPartitions, in order."""
-    return [as_partition(partition) for partition in partitions]
+    """Convert pairs to TopicPartitions, in order. Raises ValueError for a negative partition."""
+    names = [as_partition(partition) for partition in partitions]
+    for name in names:
+        if name.partition < 0:
+            raise ValueError(f"partition {name.partition} of topic {name.topic!r} is negative")
+    return names
 
 
 def require_offset(offset: int, name: object) -> None:

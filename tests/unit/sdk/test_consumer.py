@@ -402,3 +402,15 @@ async def test_a_number_of_more_than_64_bits_is_refused_and_does_no_harm(
             await consumer.commit({T0: 2**63})
         consumer.seek(T0, 1)
         assert len(await consumer.getmany(5_000)) == 2
+
+
+async def test_a_negative_partition_is_refused_at_once(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """No metadata will ever show its leader, so every call would wait for its whole time limit, or for ever."""
+    cluster.create_topic("t")
+    async with client.consumer() as consumer:
+        with pytest.raises(ValueError, match="partition -1 of topic 't' is negative"):
+            await consumer.end_offsets([("t", -1)])
+        with pytest.raises(ValueError, match="partition -1 of topic 't' is negative"):
+            consumer.assign([("t", -1)])

@@ -187,3 +187,13 @@ def test_a_deletion_of_groups_that_fails_in_part_says_which_are_gone(
     assert "'nobody'" in result.stderr
     assert "'none'" in result.stderr
     assert run("group", "delete", "nobody", status=1).count("'nobody'") == 1
+
+
+def test_a_file_with_a_negative_partition_is_refused(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "offsets.csv"
+    path.write_text("orders,-1,5\n")
+    assert "TOPIC,PARTITION,OFFSET" in run(
+        "group", "seek", "billing", "--from-file", str(path), status=2
+    )

@@ -334,7 +334,7 @@ def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
 
     Where lines name a group, only those of this group count.
     """
-    from odradek.partitions import TopicPartition
+    from odradek.partitions import TopicPartition, as_partitions
 
     try:
         text = path.read_text()
@@ -362,6 +362,7 @@ def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
             if lines and not triples:
                 fail(f"{path} has no offsets of group {group}", status=EXIT_USAGE)
         offsets = {TopicPartition(str(t), int(p)): int(o) for t, p, o in triples}
+        as_partitions(offsets)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         offsets = {}
     if not offsets:
