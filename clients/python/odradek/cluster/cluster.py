@@ -14,6 +14,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, TypeVar
@@ -426,8 +427,10 @@ class Cluster:
             await run_in_turns(self.cache.apply_in_steps(response, change))
             if then is not None:
                 self._enter(then)
-        finally:
+        except BaseException:
             self._take(change)
+            raise
+        await self._take_in_turns(change)
 
     def _note_failure(self, endpoint: str, error: OdradekError) -> None:
         self.last_error = self.explained(error)
@@ -510,6 +513,20 @@ class Cluster:
         if change.leaders or change.topics:
             self._announce(change)
         else:
+            self._wake()
+
+    async def _take_in_turns(self, change: Change) -> None:
+        """Announce a change. Other tasks get a turn after each listener, because each may have thousands of partitions
+        in it.
+        """
+        waiting = deque(self._listeners if change.leaders or change.topics else ())
+        try:
+            while waiting:
+                waiting.popleft()(change)
+                await asyncio.sleep(0)
+        finally:
+            for listener in waiting:
+                listener(change)
             self._wake()
 
     def _announce(self, change: Change) -> None:

@@ -106,6 +106,8 @@ class GroupMembership:
         self.times_lost = 0
         # The owned partitions, with the id of their topic.
         self.owned: dict[TopicPartition, bytes] = {}
+        self._owned_on_wire: tuple[Mapping[TopicPartition, bytes], list[pb.GroupTopicPartitions]]
+        self._owned_on_wire = self.owned, []
         # Internal topics that match the pattern: the member owns their partitions, but does not read them.
         self._excluded: set[str] = set()
         self._topics = topics
@@ -190,6 +192,7 @@ class GroupMembership:
         backoff = Backoff(first_ms=100, most_ms=2_000)
         failures, last_response_s = 0, time.monotonic()
         while True:
+            await self._put_on_wire()
             self._is_join_under_way = self.member_epoch == _JOIN
             try:
                 response = await self._cluster.call_any(
@@ -239,6 +242,16 @@ class GroupMembership:
             pass
         self._wake.clear()
 
+    async def _put_on_wire(self) -> None:
+        """Make the messages of the owned partitions, in turns, if others are owned than those of the last time."""
+        while self._owned_on_wire[0] is not (owned := self.owned):
+            topics: dict[bytes, pb.GroupTopicPartitions] = {}
+            async for name, topic_id in in_turns(owned.items()):
+                if topic_id not in topics:
+                    topics[topic_id] = pb.GroupTopicPartitions(topic_id=topic_id, topic=name.topic)
+                topics[topic_id].partitions.append(name.partition)
+            self._owned_on_wire = owned, list(topics.values())
+
     def _request(self, epoch: int) -> pb.GroupHeartbeatRequest:
         options = self.options
         request = pb.GroupHeartbeatRequest(
@@ -259,7 +272,7 @@ class GroupMembership:
             if options.pattern is not None:
                 request.subscribed_pattern = options.pattern
         if epoch > 0:
-            request.owned.extend(_wire(self.owned))
+            request.owned.extend(self._owned_on_wire[1])
         return request
 
     def _heard(self, response: pb.GroupHeartbeatResponse) -> None:
@@ -466,15 +479,6 @@ async def _call(listener: GroupListener | None, names: Sequence[TopicPartition])
             await outcome
     except Exception:  # the program's code raised it; the membership must survive it
         _log.exception("The program's on_assign, on_revoke or on_lost callback raised an exception")
-
-
-def _wire(owned: Mapping[TopicPartition, bytes]) -> list[pb.GroupTopicPartitions]:
-    topics: dict[bytes, pb.GroupTopicPartitions] = {}
-    for name, topic_id in sorted(owned.items()):
-        if topic_id not in topics:
-            topics[topic_id] = pb.GroupTopicPartitions(topic_id=topic_id, topic=name.topic)
-        topics[topic_id].partitions.append(name.partition)
-    return list(topics.values())
 
 
 class Member(Protocol):

@@ -47,8 +47,9 @@ from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 from odradek_runtime.logs import event_log
 
-_OUTSIDE = re.compile(rb'["{}\[\]]')
-_INSIDE = re.compile(rb'["\\]')
+_BETWEEN_BRACKETS = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\[\s\S])*+")*+')
+"""Matches what is outside of brackets and quotes, and whole strings."""
+_IN_STRING = re.compile(rb'["\\]')
 _BLANK = b" \t\r\n"
 
 
@@ -100,21 +101,29 @@ class JsonObjects:
         """Continue to scan for the end of the current object. Return None if the end has not arrived yet."""
         buffer, position = self._buffer, self._position
         while True:
-            match = (_INSIDE if self._in_string else _OUTSIDE).search(buffer, position)
-            if match is None:
+            if self._in_string:  # its beginning was in the bytes that arrived before
+                match = _IN_STRING.search(buffer, position)
+                if match is None:
+                    self._position = len(buffer)
+                    return None
+                position = match.end()
+                if buffer[match.start()] == ord('"'):
+                    self._in_string = False
+                elif position >= len(buffer):
+                    self._position = match.start()
+                    return None
+                else:
+                    position += 1  # the character after a backslash
+                continue
+            skipped = _BETWEEN_BRACKETS.match(buffer, position)
+            assert skipped is not None, "the pattern matches nothing, too"
+            position = skipped.end()
+            if position >= len(buffer):
                 self._position = len(buffer)
                 return None
-            byte = buffer[match.start()]
-            position = match.end()
-            if self._in_string:
-                if byte == ord("\\"):
-                    if position >= len(buffer):
-                        self._position = match.start()
-                        return None
-                    position += 1
-                else:
-                    self._in_string = False
-            elif byte == ord('"'):
+            byte = buffer[position]
+            position += 1
+            if byte == ord('"'):
                 self._in_string = True
             elif byte in b"{[":
                 self._depth += 1
