@@ -321,6 +321,7 @@ class GroupMembership:
                 return
             if self._target is target:
                 self._own(target, starts)
+                await asyncio.sleep(0)  # to own, and to release below, each visits all partitions
                 await _call(self.options.on_assign, self._readable(new))
                 self._reader.release(self._readable(new))
         self._wake.set()

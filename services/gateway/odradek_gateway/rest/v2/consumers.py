@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -12,6 +13,7 @@ import re2
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from odradek.cluster.turns import in_turns
 from odradek.partitions import TopicPartition
 from odradek_gateway.errors import ILLEGAL_STATE, RestError, errors_of
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES, headers_for_older_gateways
@@ -217,7 +219,9 @@ async def assign(group: GroupName, instance: InstanceName, request: Request) -> 
     PARTITIONS.check_type(request)
 
     async def work(instances: Instances, instance: Instance, body: bytes) -> Response:
-        names = dict.fromkeys(named.name for named in PARTITIONS.decode(body).partitions)
+        named = PARTITIONS.decode(body).partitions
+        await asyncio.sleep(0)
+        names = {one.name: None async for one in in_turns(named)}
         spec = replace(instance.spec, partitions=tuple((n.topic, n.partition) for n in names))
         await instances.use(instance, spec)
         return Response(status_code=204)
