@@ -106,8 +106,7 @@ class GroupMembership:
         self.times_lost = 0
         # The owned partitions, with the id of their topic.
         self.owned: dict[TopicPartition, bytes] = {}
-        self._owned_on_wire: tuple[Mapping[TopicPartition, bytes], list[pb.GroupTopicPartitions]]
-        self._owned_on_wire = self.owned, []
+        self._owned_on_wire: tuple[object, list[pb.GroupTopicPartitions]] = (self.owned, [])
         # Internal topics that match the pattern: the member owns their partitions, but does not read them.
         self._excluded: set[str] = set()
         self._topics = topics
@@ -308,11 +307,8 @@ class GroupMembership:
             try:
                 starts = await self._starts(new)
             except OdradekError as error:
-                _log.warning(
-                    "Failed to look up the committed offsets of group %s: %s",
-                    self.options.group,
-                    error,
-                )
+                group = self.options.group
+                _log.warning("Failed to look up committed offsets of group %s: %s", group, error)
                 if not error.retriable:
                     self._reader.fail(error)
                 await asyncio.sleep(0.2)
