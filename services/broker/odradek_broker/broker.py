@@ -229,6 +229,7 @@ class Broker:
         self.hanging = HangingTransactions(
             table=self.table,
             resolver=self.transactions.resolver,
+            offsets=self.groups,
             check_interval_ms=settings.transaction_hanging_check_interval_ms,
             open_ms_max=settings.transaction_max_timeout_ms + _LATE_MARKER_MS,
             may_end=settings.transaction_hanging_abort_enable,

@@ -22,6 +22,7 @@ from odradek_broker.groups.messages import (
     CommitInTransaction,
     CommitOffsets,
     CommittedOffset,
+    EndHanging,
     EndInTransaction,
     FetchOffsets,
     NeedsRegistration,
@@ -210,6 +211,21 @@ class OffsetLog:
         )
         step = self.shard.offsets.handle_end_in_transaction(request_id, marker, now_ms=self.now_ms)
         self.take(step)
+        error: ErrorCode = self.responses[request_id]
+        return error
+
+    def guard(self, producer_id: int = 7) -> int:
+        return self.shard.table.offsets.pending.guard(ProducerId(producer_id))
+
+    def end_hanging(self, guard: int | None, *, epoch: int, is_commit: bool) -> ErrorCode:
+        request_id = self.ask()
+        end = EndHanging(
+            producer_id=ProducerId(7),
+            producer_epoch=ProducerEpoch(epoch),
+            is_commit=is_commit,
+            guard=guard,
+        )
+        self.take(self.shard.offsets.handle_end_hanging(request_id, end, now_ms=self.now_ms))
         error: ErrorCode = self.responses[request_id]
         return error
 

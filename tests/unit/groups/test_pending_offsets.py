@@ -139,6 +139,48 @@ def test_an_orphaned_transaction_ends_before_the_next_one_begins(was_committed: 
     assert log.committed() == {("g", FIRST): 2} == log.oracle()
 
 
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_a_hanging_transaction_ends_and_stable_fetches_go_on(is_commit: bool) -> None:
+    log = OffsetLog()
+    log.write(1, epoch=5)
+    waiting = log.fetch_later([FIRST])
+    assert waiting not in log.responses
+    assert log.end_hanging(log.guard(), epoch=5, is_commit=is_commit) is ErrorCode.NONE
+    assert not log.responses[waiting].unstable
+    assert log.committed() == ({("g", FIRST): 1} if is_commit else {}) == log.oracle()
+
+
+def test_a_transaction_whose_producer_came_back_does_not_hang() -> None:
+    """It wrote, or its transaction ended and the next one began, while the coordinators were asked."""
+    log = OffsetLog()
+    log.write(1, epoch=5)
+    guard = log.guard()
+    log.write(2, SECOND, epoch=5)
+    entries = list(log.entries)
+    assert log.end_hanging(guard, epoch=5, is_commit=False) is ErrorCode.INVALID_TXN_STATE
+    guard = log.guard()
+    log.end(epoch=6)
+    log.write(3, epoch=6)
+    assert log.end_hanging(guard, epoch=5, is_commit=False) is ErrorCode.INVALID_TXN_STATE
+    assert log.end_hanging(None, epoch=6, is_commit=False) is ErrorCode.INVALID_TXN_STATE
+    assert log.entries[: len(entries)] == entries
+    assert log.committed() == {("g", FIRST): 1, ("g", SECOND): 2} == log.oracle()
+    log.end(epoch=7)
+    assert log.committed() == {("g", FIRST): 3, ("g", SECOND): 2} == log.oracle()
+
+
+def test_yes_for_a_shard_that_was_loaded_again() -> None:
+    """The coordinator's confirmation was asked for by a shard that has been closed, and reaches its
+    successor, in which a registration of the same producer is under way.
+    """
+    log = OffsetLog()
+    needs = log.commit_in_transaction(1)
+    log.shard = log.kind.create()
+    assert isinstance(log.commit_in_transaction(1), NeedsRegistration)
+    again = log.commit_in_transaction(1, registered=Registered(needs.guard))
+    assert isinstance(again, NeedsRegistration)
+
+
 @pytest.mark.parametrize(
     ("epoch", "is_bumped", "error"),
     [

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
 from odradek_broker.coordination.group_coordinator import GroupKind
+from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.group_table import CommittedOffsets
 from odradek_broker.groups.messages import FetchedOffsets
 from odradek_broker.groups.offset_shard import OffsetShard
@@ -81,6 +83,29 @@ def guard_not_voided_by_a_marker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingOffsets, "is_registered", lambda self, producer_id, guard: guard)
 
 
+def guard_not_voided_by_an_offset(patch: pytest.MonkeyPatch) -> None:
+    """A hanging transaction is ended although its producer has written since the coordinators were
+    asked.
+    """
+    original = PendingOffsets.add
+
+    def add(self: PendingOffsets, producer_id: Any, *args: Any) -> None:
+        guards = dict(self._guards)
+        original(self, producer_id, *args)
+        self._guards.update(guards)
+
+    patch.setattr(PendingOffsets, "add", add)
+
+
+def guards_begin_again_at_a_load(patch: pytest.MonkeyPatch) -> None:
+    """A shard that is loaded again gives out the guards of its predecessor."""
+
+    def create(self: GroupKind) -> GroupShard:
+        return GroupShard(settings=self.settings, guards=count(1))
+
+    patch.setattr(GroupKind, "create", create)
+
+
 NAMED: list[tuple[Patch, Test]] = [
     (
         pending_offsets_applied_on_abort,
@@ -113,6 +138,14 @@ NAMED: list[tuple[Patch, Test]] = [
         test_pending_offsets.test_two_transactions_commit_one_offset,
     ),
     (guard_not_voided_by_a_marker, test_pending_offsets.test_yes_for_a_transaction_that_ended),
+    (
+        guard_not_voided_by_an_offset,
+        test_pending_offsets.test_a_transaction_whose_producer_came_back_does_not_hang,
+    ),
+    (
+        guards_begin_again_at_a_load,
+        test_pending_offsets.test_yes_for_a_shard_that_was_loaded_again,
+    ),
 ]
 
 

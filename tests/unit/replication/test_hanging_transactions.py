@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.groups.messages import EndHanging
 from odradek_broker.log.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition.effects import OrphanEnded, TransactionTorn
 from odradek_broker.replication import hanging_transactions
@@ -35,7 +36,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import Partition, Topic
-from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
+from odradek_protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.unit.replication.memory_table import served
 from tests.unit.replication.test_committed_fetches import confirm, settle
 from tests.unit.replication.test_transactional_produce import batch, change, produce, transactional
@@ -76,9 +77,24 @@ class Resolver:
         ]
 
 
+class Offsets:
+    """The group coordinator; each question about a guard finds that the producer has been here."""
+
+    def __init__(self) -> None:
+        self.last_guard: int | None = 0
+        self.ended: list[EndHanging] = []
+
+    def guard(self, partition: PartitionIndex, producer_id: ProducerId) -> int | None:
+        return self.last_guard
+
+    async def end_hanging(self, partition: PartitionIndex, request: EndHanging) -> ErrorCode:
+        self.ended.append(request)
+        return ErrorCode.NONE
+
+
 @asynccontextmanager
 async def hanging(
-    *, open_ms_max: int = 0, may_end: bool = True
+    *, open_ms_max: int = 0, may_end: bool = True, offsets: Offsets | None = None
 ) -> AsyncIterator[tuple[LocalPartitions, Resolver, HangingTransactions, CoordinatorRegistrar]]:
     """Return a partition with an open transaction of epoch 0 at offset 3, and two coordinators."""
     async with transactional() as (partitions, registrar, _):
@@ -105,6 +121,7 @@ async def hanging(
         check = HangingTransactions(
             table=partitions._table,
             resolver=resolver,
+            offsets=offsets or Offsets(),
             check_interval_ms=1,
             open_ms_max=open_ms_max,
             may_end=may_end,
@@ -161,6 +178,28 @@ async def test_what_hung_is_an_incident_and_what_hangs_is_found() -> None:
         assert (incident.kind, incident.first_offset) == (IncidentKind.HANGING, 3)
         assert incidents.counts == {IncidentKind.HANGING: 1}
         assert incidents.hanging == 0
+
+
+async def test_the_group_coordinator_ends_a_transaction_that_hangs_in_consumer_offsets() -> None:
+    """It compares the guard from before the coordinators were asked."""
+    offsets = Offsets()
+    async with hanging(offsets=offsets) as (partitions, resolver, check, _):
+        host = served(partitions).host
+        host.topic = OFFSETS_TOPIC
+        resolver.known = [UNKNOWN, LIVE]
+        await check.check()
+        assert offsets.ended == []
+        resolver.known = [UNKNOWN, COMMITTED]
+        resolver.meanwhile = lambda: setattr(offsets, "last_guard", 8)
+        await check.check()
+        assert await check.end(host.partition, PRODUCER) is ErrorCode.NONE
+        common = {"producer_id": PRODUCER, "producer_epoch": ProducerEpoch(0), "is_commit": True}
+        assert offsets.ended == [EndHanging(**common, guard=0), EndHanging(**common, guard=8)]  # type: ignore[arg-type]
+        incidents = partitions._table.counters.transaction_incidents
+        assert [incident.topic for incident in incidents.recent] == [OFFSETS_TOPIC] * 2
+        offsets.last_guard = None
+        code = await check.end(host.partition, PRODUCER)
+        assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_torn_and_orphaned_transactions_are_incidents() -> None:

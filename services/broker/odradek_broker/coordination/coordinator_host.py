@@ -179,6 +179,11 @@ class CoordinatorHost(Generic[Shard]):
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             hosted.take_of(decide)
 
+    def active_shard(self, partition: PartitionIndex) -> Shard | None:
+        """Return the shard of this partition if it is loaded."""
+        hosted = self._hosted.get(partition)
+        return hosted.shard if hosted is not None and hosted.state is ShardState.ACTIVE else None
+
     def active_shards(self) -> Iterable[Shard]:
         """Return the shards that are loaded, for requests that list all groups or transactional ids."""
         return [

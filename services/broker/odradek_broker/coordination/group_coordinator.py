@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import re2
@@ -34,6 +35,7 @@ from odradek_broker.groups.messages import (
     CommitOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    EndHanging,
     EndInTransaction,
     FetchedOffsets,
     FetchOffsets,
@@ -69,6 +71,7 @@ from odradek_protocol.identity import (
     GroupId,
     LeaderEpoch,
     PartitionIndex,
+    ProducerId,
     TopicName,
     TopicPartition,
 )
@@ -300,6 +303,30 @@ class GroupCoordinator:
         )
         return code
 
+    def guard(self, partition: PartitionIndex, producer_id: ProducerId) -> int | None:
+        """Return the producer's guard in this partition of `__consumer_offsets` (pending_offsets.py), or None if this
+        broker has not loaded it.
+        """
+        shard = self._host.active_shard(partition)
+        return None if shard is None else shard.table.offsets.pending.guard(producer_id)
+
+    async def end_hanging(self, partition: PartitionIndex, request: EndHanging) -> ErrorCode:
+        """End a transaction in a partition of `__consumer_offsets` that no transaction coordinator will end.
+
+        INVALID_TXN_STATE: the producer came back since its guard was taken, or the shard was loaded again.
+        NOT_LEADER_OR_FOLLOWER: this broker does not coordinate the partition.
+        """
+        try:
+            code: ErrorCode = await self._host.ask(
+                partition,
+                lambda shard, i: shard.offsets.handle_end_hanging(
+                    i, request, now_ms=self._now_ms()
+                ),
+            )
+        except CoordinatorError:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return code
+
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """Handle OffsetFetch of one group."""
         # Before the read, a new catalog removes the committed offsets of deleted topics.
@@ -472,10 +499,11 @@ class GroupKind:
     catalog: Callable[[], TopicCatalog]
     now_ms: Callable[[], int]
     now_wall_ms: Callable[[], int]
+    guards: Iterator[int] = field(default_factory=lambda: count(1))
 
     def create(self) -> GroupShard:
         """Return an empty shard."""
-        return GroupShard(settings=self.settings)
+        return GroupShard(settings=self.settings, guards=self.guards)
 
     def replay(self, shard: GroupShard, record: LoadedRecord) -> None:
         """Apply one record of the log. Record types of newer releases are ignored."""

@@ -6,7 +6,9 @@ the time of the monotonic clock, which sessions use; `wall_ms` is the time that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
 from odradek_broker.groups import classic_membership, migration
@@ -42,14 +44,19 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(slots=True, kw_only=True)
 class GroupShard:
-    """The handlers of one shard; `table` is its state, and `offsets` has the handlers of offsets."""
+    """The handlers of one shard; `table` is its state, and `offsets` has the handlers of offsets.
+
+    `guards` numbers the registrations of transactions (pending_offsets.py); all shards of a process share it.
+    """
 
     settings: GroupSettings
+    guards: Iterator[int] = field(default_factory=lambda: count(1))
     table: GroupTable = field(init=False)
     offsets: OffsetShard = field(init=False)
 
     def __post_init__(self) -> None:
         self.table = GroupTable(settings=self.settings)
+        self.table.offsets.pending.numbers = self.guards
         self.offsets = OffsetShard(settings=self.settings, table=self.table)
 
     def handle_join(

@@ -216,6 +216,18 @@ class EndInTransaction(Struct, frozen=True, kw_only=True, gc=False):
     is_bumped: bool
 
 
+class EndHanging(Struct, frozen=True, kw_only=True, gc=False):
+    """A request to end a transaction that no transaction coordinator will end.
+
+    `guard` is the producer's guard (pending_offsets.py) from before the coordinators were asked.
+    """
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    guard: int | None
+
+
 class OrphanEnded(Struct, frozen=True, gc=False):
     """An order to log that a transaction was open in this partition although a later one of its producer had begun."""
 

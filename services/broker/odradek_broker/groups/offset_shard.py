@@ -32,6 +32,7 @@ from odradek_broker.groups.messages import (
     CommitInTransaction,
     CommitOffsets,
     CommittedOffset,
+    EndHanging,
     EndInTransaction,
     FetchedOffsets,
     FetchOffsets,
@@ -206,10 +207,29 @@ class OffsetShard:
         """
         if self._refuse_end(end):
             return respond(request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
-        groups = self.table.offsets.end_transaction(end.producer_id, is_commit=end.is_commit)
         marker = TransactionMarker(
             end.producer_id, end.producer_epoch, end.is_commit, end.coordinator_epoch
         )
+        return self._end(request_id, marker, now_ms=now_ms)
+
+    def handle_end_hanging(
+        self, request_id: RequestId, end: EndHanging, *, now_ms: int
+    ) -> Step[GroupRecord]:
+        """End a hanging transaction by a marker of this broker. The response is an ErrorCode: INVALID_TXN_STATE if
+        the producer has written or ended a transaction here since the guard was taken.
+        """
+        if not self.table.offsets.pending.is_registered(end.producer_id, end.guard):
+            return respond(request_id, ErrorCode.INVALID_TXN_STATE)
+        marker = TransactionMarker(
+            end.producer_id, end.producer_epoch, end.is_commit, NO_COORDINATOR_EPOCH
+        )
+        return self._end(request_id, marker, now_ms=now_ms)
+
+    def _end(
+        self, request_id: RequestId, marker: TransactionMarker, *, now_ms: int
+    ) -> Step[GroupRecord]:
+        """Write the marker, apply it, and respond to the stable fetches that waited for it."""
+        groups = self.table.offsets.end_transaction(marker.producer_id, is_commit=marker.is_commit)
         step: Step[GroupRecord] = Step(writes=(marker,)) + respond(request_id, ErrorCode.NONE)
         for group_id in groups:
             for held in self.stable_fetches.take(group_id):

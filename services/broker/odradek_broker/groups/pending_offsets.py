@@ -10,11 +10,16 @@ transaction whose record is later. Such a pending offset is dropped at once; the
 A registration with the transaction's coordinator precedes the first record. The host of the shard asks for it between
 two requests to the shard, so a number, the guard, identifies it. The end of the producer's transaction voids the guard:
 a registration that was confirmed for a transaction that has ended meanwhile must not admit its offsets (KIP-890).
+Shards of one process never share a number, so a guard of a shard that was loaded again is not valid in its successor.
+
+Who asks the coordinators about a hanging transaction takes the guard first: if it is still valid afterwards, the
+producer has neither written nor ended anything here since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 from msgspec import Struct, field
@@ -40,12 +45,12 @@ class OpenTransaction(Struct, gc=False):
 
 
 class PendingOffsets(Struct, gc=False):
-    """The open transactions of one shard, with their offsets."""
+    """The open transactions of one shard, with their offsets. `numbers` yields each guard only once."""
 
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _transactions: dict[ProducerId, OpenTransaction] = field(default_factory=dict)
     _producers: dict[GroupId, dict[TopicPartition, set[ProducerId]]] = field(default_factory=dict)
     _guards: dict[ProducerId, int] = field(default_factory=dict)
-    _last_guard: int = 0
     _last_order: int = 0
 
     def transaction_of(self, producer_id: ProducerId) -> OpenTransaction | None:
@@ -78,8 +83,7 @@ class PendingOffsets(Struct, gc=False):
             if len(self._guards) >= REGISTRATIONS_MAX:
                 # The oldest registration is dropped; its caller has to register again.
                 del self._guards[next(iter(self._guards))]
-            self._last_guard += 1
-            guard = self._guards[producer_id] = self._last_guard
+            guard = self._guards[producer_id] = next(self.numbers)
         return guard
 
     def is_registered(self, producer_id: ProducerId, guard: int | None) -> bool:

@@ -12,6 +12,9 @@ from a producer id. No batch is appended without a committed registration. So a 
 nothing of the transaction has completed it, or has forgotten its id since: no marker is under way. The producer may
 come back between the question and the marker. In that case its entry in the log's producer state has changed, or a
 registration is under way, and the leader writes no marker.
+
+In `__consumer_offsets` a marker also decides which offsets are committed, so the group coordinator writes it. There
+the producer's guard (groups/pending_offsets.py) tells whether the producer came back.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+from odradek_broker.groups.messages import EndHanging
 from odradek_broker.log.producer_state import ProducerEntry
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
@@ -69,6 +73,16 @@ class ProducerResolver(Protocol):
         """Ask all brokers, and return the responses that arrived within the time limit."""
 
 
+class OffsetTransactions(Protocol):
+    """The transactions in the partitions of `__consumer_offsets` that this broker leads."""
+
+    def guard(self, partition: PartitionIndex, producer_id: ProducerId) -> int | None:
+        """Return the producer's guard, or None if the partition is not loaded yet."""
+
+    async def end_hanging(self, partition: PartitionIndex, request: EndHanging) -> ErrorCode:
+        """Write the marker if the guard is still valid, and wait until it is committed."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """An open transaction of a partition, with its state before the coordinators were asked."""
@@ -112,6 +126,7 @@ class HangingTransactions:
         *,
         table: PartitionTable,
         resolver: ProducerResolver,
+        offsets: OffsetTransactions,
         check_interval_ms: int,
         open_ms_max: int,
         may_end: bool = True,
@@ -121,6 +136,7 @@ class HangingTransactions:
         """
         self._table = table
         self._resolver = resolver
+        self._offsets = offsets
         self._check_interval_ms = check_interval_ms
         self._open_ms_max = open_ms_max
         self._may_end = may_end
@@ -140,10 +156,12 @@ class HangingTransactions:
     async def check(self) -> None:
         """Ask the coordinators about the transactions that have been open for too long, and end those that hang."""
         found = self._next_of(self._old())
+        guards = [self._guard(one) for one in found]
         hanging = 0
-        for one, outcome in zip(found, await self._outcomes(found), strict=True):
+        outcomes = await self._outcomes(found)
+        for one, guard, outcome in zip(found, guards, outcomes, strict=True):
             if isinstance(outcome, bool):
-                code = await self._end(one, is_commit=outcome)
+                code = await self._end(one, guard, is_commit=outcome)
                 hanging += code is not ErrorCode.NONE
         self._table.counters.transaction_incidents.hanging = hanging
 
@@ -177,7 +195,8 @@ class HangingTransactions:
         `check`.
 
         INVALID_TXN_STATE: a coordinator will end the transaction, or the producer has no open one.
-        COORDINATOR_NOT_AVAILABLE: a coordinator did not respond.
+        COORDINATOR_NOT_AVAILABLE: a coordinator did not respond. COORDINATOR_LOAD_IN_PROGRESS: the group coordinator
+        has not loaded this partition of `__consumer_offsets` yet.
         """
         host = self._table.by_id.get((partition.topic_id, partition.partition))
         if host is None or not host.is_leader:
@@ -185,10 +204,11 @@ class HangingTransactions:
         found = [one for one in _open(host) if one.transaction.producer_id == producer_id]
         if not found:
             return ErrorCode.INVALID_TXN_STATE
+        guard = self._guard(found[0])
         (outcome,) = await self._outcomes(found)
         if isinstance(outcome, ErrorCode):
             return outcome
-        return await self._end(found[0], is_commit=outcome, is_by_operator=True)
+        return await self._end(found[0], guard, is_commit=outcome, is_by_operator=True)
 
     def _old(self, open_ms_max: int | None = None) -> list[_Found]:
         """Return the transactions that have been open for too long. Forget when those that ended were first seen."""
@@ -243,8 +263,14 @@ class HangingTransactions:
         partitions = image.topics[topic_id].partitions
         return bool(partitions) and all(state.partition in current for state in partitions)
 
+    def _guard(self, found: _Found) -> int | None:
+        """Return the guard of a transaction in `__consumer_offsets`, before the coordinators are asked about it."""
+        if found.host.topic != OFFSETS_TOPIC:
+            return None
+        return self._offsets.guard(found.host.partition.partition, found.transaction.producer_id)
+
     async def _end(
-        self, found: _Found, *, is_commit: bool, is_by_operator: bool = False
+        self, found: _Found, guard: int | None, *, is_commit: bool, is_by_operator: bool = False
     ) -> ErrorCode:
         host, transaction = found.host, found.transaction
         fields: dict[str, Any] = {
@@ -262,27 +288,9 @@ class HangingTransactions:
             )
             return ErrorCode.INVALID_TXN_STATE
         if host.topic == OFFSETS_TOPIC:
-            # The marker also decides which offsets are committed, so the group coordinator must write it.
-            _log.error(
-                "Found a hanging transaction in __consumer_offsets; it holds back "
-                "committed offsets",
-                **fields,
-            )
-            return ErrorCode.INVALID_TXN_STATE
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def written(codes: Sequence[ErrorCode]) -> None:
-            if not done.done():
-                done.set_result(codes[0])
-
-        host.transactions.end_hanging(
-            transaction.producer_id,
-            found.entry,
-            is_commit=is_commit,
-            on_done=written,
-            deadline_ms=self._table.clock.boottime_ms() + _MARKER_TIMEOUT_MS,
-        )
-        code = await done
+            code = await self._end_offsets(found, guard, is_commit=is_commit)
+        else:
+            code = await self._write_marker(found, is_commit=is_commit)
         if code is ErrorCode.NONE:
             _log.error("Ended a hanging transaction: its marker was lost", **fields)
             self._table.counters.transaction_incidents.add(
@@ -298,6 +306,37 @@ class HangingTransactions:
                 )
             )
         return code
+
+    async def _write_marker(self, found: _Found, *, is_commit: bool) -> ErrorCode:
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def written(codes: Sequence[ErrorCode]) -> None:
+            if not done.done():
+                done.set_result(codes[0])
+
+        found.host.transactions.end_hanging(
+            found.transaction.producer_id,
+            found.entry,
+            is_commit=is_commit,
+            on_done=written,
+            deadline_ms=self._table.clock.boottime_ms() + _MARKER_TIMEOUT_MS,
+        )
+        return await done
+
+    async def _end_offsets(self, found: _Found, guard: int | None, *, is_commit: bool) -> ErrorCode:
+        if guard is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request = EndHanging(
+            producer_id=found.transaction.producer_id,
+            producer_epoch=found.transaction.producer_epoch,
+            is_commit=is_commit,
+            guard=guard,
+        )
+        try:
+            async with asyncio.timeout(_MARKER_TIMEOUT_MS / 1000):
+                return await self._offsets.end_hanging(found.host.partition.partition, request)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
 
 
 def _open(host: PartitionHost) -> Iterator[_Found]:
