@@ -16,6 +16,8 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+_ID_MAX: Final = (1 << 31) - 1
+
 
 class ListenRefused(RuntimeError):
     """The process must not, or cannot, listen at an address; the message names the reason and the remedy."""
@@ -90,6 +92,8 @@ def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
         node, at, authority = entry.strip().partition("@")
         if not at or not node.isdigit():
             raise ValueError(f"{entry.strip()!r} does not have the form ID@host:port")
+        if int(node) > _ID_MAX:
+            raise ValueError(f"id {node} is not from 0 to {_ID_MAX}")
         host, port = split_host_port(authority)
         if int(node) in endpoints:
             raise ValueError(f"id {node} is given twice")

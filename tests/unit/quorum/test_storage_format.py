@@ -47,6 +47,15 @@ def test_a_directory_of_somebody_else_is_refused(
             call(tmp_path, **wanted)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("node_id", [-1, 1 << 31])
+def test_an_id_that_no_controller_can_have_is_refused(tmp_path: Path, node_id: int) -> None:
+    with pytest.raises(StorageMismatch, match=f"from 0 to 2147483647: {node_id}"):
+        format_storage(tmp_path / "own", cluster_id="c", node_id=node_id, voters=[1, node_id])
+    with pytest.raises(StorageMismatch, match=f"from 0 to 2147483647: {node_id}"):
+        format_storage(tmp_path / "own", cluster_id="c", node_id=1, voters=[1, node_id])
+    assert not (tmp_path / "own").exists()
+
+
 def test_missing_unformatted_strange_and_locked_directories_are_refused(tmp_path: Path) -> None:
     identity = {"cluster_id": "c", "node_id": 1, "voters": [1]}
     with pytest.raises(StorageMismatch, match="does not exist: run `odradek storage format`"):

@@ -35,6 +35,8 @@ def test_voters_have_an_id_and_an_address() -> None:
     assert parse_endpoints("1@a:3,2@[::1]:4") == ((1, "a", 3), (2, "::1", 4))
     with pytest.raises(ValueError, match="twice"):
         parse_endpoints("1@a:3,1@b:4")
+    with pytest.raises(ValueError, match="2147483648 is not from 0 to 2147483647"):
+        parse_endpoints("2147483648@a:3")
 
 
 def test_addresses_survive_a_round_trip() -> None:

@@ -20,6 +20,7 @@ from odradek.cli.output import (
     print_rows,
 )
 from odradek.extras import what_is_missing
+from odradek.partitions import INT32_MAX
 
 if TYPE_CHECKING:
     from odradek.cli.certificate_authority import CertificateAuthority
@@ -41,7 +42,10 @@ def format_directory(
         typer.Option(metavar="DIR", help="The controller's data directory (its setting log.dirs)."),
     ],
     node_id: Annotated[
-        int, typer.Option(min=0, metavar="ID", help="The controller's id (its setting node.id).")
+        int,
+        typer.Option(
+            min=0, max=INT32_MAX, metavar="ID", help="The controller's id (its setting node.id)."
+        ),
     ],
     voters: Annotated[
         str,

@@ -37,6 +37,7 @@ from odradek_metadata_quorum.storage.write_ahead_log import WriteAheadLog
 IDENTITY_NAME: Final = "identity.json"
 _OF_THE_FILE_SYSTEM: Final = "lost+found"
 _VERSION: Final = 1
+_ID_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +176,9 @@ def _checked(node_id: int, voters: Iterable[int]) -> tuple[int, ...]:
         raise StorageMismatch(f"the voters {named} name a controller twice: name each one once")
     if node_id not in ordered:
         raise StorageMismatch(f"controller {node_id} is not among the voters {list(ordered)}")
-    if ordered[0] < 0:
-        raise StorageMismatch(f"controller ids are not negative: {ordered[0]}")
+    for voter in ordered:
+        if not 0 <= voter <= _ID_MAX:
+            raise StorageMismatch(f"controller ids are from 0 to {_ID_MAX}: {voter}")
     return ordered
 
 
