@@ -116,7 +116,7 @@ class Bench:
         self.coordinator = Coordinator()
         self.shelf = Shelf()
         self.lost: list[TopicPartition] = []
-        given = GroupOptions(group="g", on_lost=self.lost.extend, **options)
+        given = GroupOptions(group="g", **{"on_lost": self.lost.extend, **options})
         link: Any = self.coordinator
         self.member = GroupMembership(link, given, frozenset({"t"}), self.shelf)
 
@@ -215,6 +215,38 @@ async def test_a_member_that_closes_before_it_was_let_in_leaves_nevertheless() -
     await bench.member.close()
     assert [one.member_epoch for one in bench.coordinator.heartbeats] == [0, -1]
     assert len({one.member_id for one in bench.coordinator.heartbeats}) == 1
+
+
+async def closed_by(listener: str) -> tuple[Bench, asyncio.Task[None]]:
+    """Return the test bench of a member that this listener closes, and the task in which the listener was called."""
+    callers: list[Any] = []
+
+    async def close(_: Sequence[TopicPartition]) -> None:
+        callers.append(asyncio.current_task())
+        await bench.member.close()
+
+    bench = Bench(**{listener: close})
+    bench.member.start()
+    if listener != "on_assign":
+        await until(lambda: bench.shelf.owned == [T0])
+    if listener == "on_revoke":
+        bench.coordinator.assignment = {}
+    if listener == "on_lost":
+        bench.coordinator.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
+    await until(lambda: callers and callers[0].done())
+    return bench, callers[0]
+
+
+@pytest.mark.parametrize("listener", ["on_assign", "on_revoke"])
+async def test_a_member_that_a_listener_closes_leaves_its_group(listener: str) -> None:
+    bench, _ = await closed_by(listener)
+    assert bench.coordinator.heartbeats[-1].member_epoch == -1
+
+
+async def test_a_lost_member_that_on_lost_closes_does_not_join_again() -> None:
+    bench, caller = await closed_by("on_lost")
+    assert bench.coordinator.heartbeats[-1].member_epoch == 1
+    assert caller.cancelled()
 
 
 async def test_a_member_that_the_group_forgot_cannot_commit_what_it_read_before(

@@ -5,12 +5,12 @@ a simulated clock.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from odradek import Client, Consumer, GroupOptions, TopicPartition
-from odradek.errors import GroupInUse, UnknownGroup
+from odradek.errors import ClientClosed, GroupInUse, UnknownGroup
 from odradek.testing import MemoryCluster
 from odradek.testing.memory_groups import MemoryGroups, MemoryMember, PartitionId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -72,6 +72,21 @@ async def test_a_group_reads_partitions_that_are_added(
         await until_owned(consumer, PARTITIONS)
         cluster.add_partitions(topic, 2)
         await until_owned(consumer, PARTITIONS + 2)
+
+
+async def test_a_consumer_that_on_revoke_closes_leaves_its_group(
+    client: Client, topic: str
+) -> None:
+    async def close(_: Sequence[TopicPartition]) -> None:
+        await consumer.close()
+
+    consumer = client.consumer(topic, group=GroupOptions(group="g", on_revoke=close))
+    await until_owned(consumer, PARTITIONS)
+    async with client.consumer(topic, group="g") as other:
+        with pytest.raises(ClientClosed):
+            await read(consumer, 1)
+        await until_owned(other, PARTITIONS)
+        assert len((await client.admin.describe_group("g")).members) == 1
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from odradek.cluster.cluster import Cluster
 from odradek.cluster.metadata_cache import Change
 from odradek.cluster.methods import GROUP_COMMIT, GROUP_FETCH
 from odradek.cluster.turns import ITEMS_PER_TURN
-from odradek.consumer.group_membership import GroupOffsets
+from odradek.consumer.group_offsets import GroupOffsets
 from odradek.partitions import TopicPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import group_service_pb2 as group_pb

@@ -40,9 +40,11 @@ class BackgroundTasks:
         return task
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait until they have ended. May be called twice."""
+        """Cancel all tasks and wait until they have ended. May be called twice. If one of the tasks calls it, that task
+        goes on.
+        """
         self._is_stopped = True
-        tasks = list(self._tasks)
+        tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         if tasks:

@@ -41,7 +41,6 @@ from odradek_protocol.records.columns import ALL_COLUMNS, Column, Columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 RECORDS_MAX = 5_000
 ARROW_BYTES_MAX = 16 * 1024 * 1024
 _ITERATION_RECORDS_MAX = 1_000
@@ -93,7 +92,7 @@ class Consumer:
         self._has_subscription = bool(topics)
         self._seeks_to_come: int | None = None
         self._is_subscribed = False
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
         self._member: GroupMembership | None = None
         if group is not None:
             options = GroupOptions(group=group) if isinstance(group, str) else group
@@ -127,16 +126,20 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Leave the group and stop fetching. May be called twice; a read that waits raises ClientClosed."""
-        if self._is_closed:
+        """Leave the group and stop fetching; reads that wait raise ClientClosed. Listeners may call it, too."""
+        if self._is_closed or self._is_closing:
             return
-        if self._member is not None:
-            await self._member.close()
-        self._is_closed = True
-        self._cluster.unsubscribe(self._on_change)
-        await self._fetcher.close()
-        if self._owns_cluster:
-            await self._cluster.close()
+        self._is_closing = True
+        try:
+            if self._member is not None:
+                await self._member.close()
+            self._is_closed = True
+            self._cluster.unsubscribe(self._on_change)
+            await self._fetcher.close()
+            if self._owns_cluster:
+                await self._cluster.close()
+        finally:
+            self._is_closing = False
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
         """Read exactly these partitions from now on. Partitions that were already assigned keep their position.
@@ -496,13 +499,12 @@ class Consumer:
             self._assign_from_source()
 
     def _assign_from_source(self) -> None:
-        before = set(self._planner.partitions)
+        topics = {name.topic for name in self._planner.partitions}
         new = self._ahead.assign(self._source.partitions(self._cluster.cache))
         if self._seeks_to_come is not None:
             for name in new:
                 self._planner.seek_to_timestamp(name, self._seeks_to_come)
         if isinstance(self._source, WholeTopics):
-            topics = {name.topic for name in before}
             for name in new:
                 if name.topic in topics:  # read a new partition from its beginning
                     self._planner.seek_to_timestamp(name, EARLIEST)
