@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from odradek import TopicPartition
+from odradek.cluster.backoff import Backoff
 from odradek.cluster.metadata_cache import Topic
 from odradek.cluster.transport import Method
 from odradek.consumer.group_membership import GroupMembership
@@ -247,6 +248,20 @@ async def test_a_lost_member_that_on_lost_closes_does_not_join_again() -> None:
     bench, caller = await closed_by("on_lost")
     assert bench.coordinator.heartbeats[-1].member_epoch == 1
     assert caller.cancelled()
+
+
+async def test_a_join_that_is_refused_for_seconds_is_explained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Backoff, "after", lambda *_: 0)
+    bench = Bench(instance_id="i")
+    bench.coordinator.heartbeat_code = ErrorCode.UNRELEASED_INSTANCE_ID
+    bench.member.start()
+    await until(lambda: len(bench.coordinator.heartbeats) > 100)
+    await bench.member.close()
+    warnings = [record.getMessage() for record in caplog.records]
+    assert 1 < len(warnings) < 10
+    assert "unreleased instance id" in warnings[0]
 
 
 async def test_a_member_that_the_group_forgot_cannot_commit_what_it_read_before(

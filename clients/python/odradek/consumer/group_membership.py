@@ -59,6 +59,8 @@ _LEAVE_STATIC: Final = -2
 # After this time without a response, the coordinator has removed the member.
 _SESSION_S: Final = 45.0
 _TOPIC_S: Final = 10.0
+_WARNING_AT: Final = 5  # failures, which take three seconds; the next ones follow every two seconds
+_WARNING_EVERY: Final = 15
 _UNHEARD_LEAVE_S_MAX: Final = 2.0
 _REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 _TRANSIENT: Final = (*COORDINATOR_MOVES, ErrorCode.UNRELEASED_INSTANCE_ID)
@@ -208,6 +210,11 @@ class GroupMembership:
                 continue
             elif code in _TRANSIENT or code.retriable:
                 failures += 1
+                if failures % _WARNING_EVERY == _WARNING_AT and response.error_code:
+                    reason = response.error_message or code.name.lower().replace("_", " ")
+                    _log.warning(
+                        "Group %s does not accept this member yet: %s", self.options.group, reason
+                    )
                 self._says_all = True
                 if time.monotonic() - last_response_s > _SESSION_S and self.member_epoch > 0:
                     await self._lose()
