@@ -122,7 +122,11 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
         _filter_result(ErrorCode.NONE if _is_valid(filter_) else ErrorCode.INVALID_REQUEST)
         async for filter_ in request.in_turns(filters)
     ]
-    valid = [number for number, result in enumerate(results) if result.error_code == ErrorCode.NONE]
+    valid = [
+        number
+        for number, result in enumerate(results)
+        if result.error_code == ErrorCode.NONE and not _matches_nothing(filters[number])
+    ]
     if valid:
         command = pb.DeleteAclsRequest(
             filters=[_entry_filter(filters[number]) async for number in request.in_turns(valid)]
@@ -177,6 +181,8 @@ async def describe_acls(request: Request[DescribeAclsRequest]) -> DescribeAclsRe
         return _no_acls(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
     if not _is_valid(request.message):
         return _no_acls(ErrorCode.INVALID_REQUEST, "a field of the filter has an unknown value")
+    if _matches_nothing(request.message):
+        return _no_acls(ErrorCode.NONE)
     query = pb.DescribeAclsRequest(filter=_entry_filter(request.message))
     try:
         response = await ask_controller(request, "DescribeAcls", query, pb.DescribeAclsResponse)
@@ -218,6 +224,11 @@ def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
         operation=filter_.operation,
         permission_type=filter_.permission_type,
     )
+
+
+def _matches_nothing(filter_: _Filter | DescribeAclsRequest) -> bool:
+    """Whether the filter asks for an empty text, which no entry has. In the controller's form it would match all."""
+    return "" in (filter_.resource_name_filter, filter_.principal_filter, filter_.host_filter)
 
 
 def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:

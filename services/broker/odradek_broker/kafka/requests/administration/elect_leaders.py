@@ -20,15 +20,19 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> ElectLeadersResponse:
 
 @handles(ElectLeadersRequest, refuse=_refuse)
 async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
-    """Elect leaders of the requested partitions. If the request has none, elect those of all partitions, and omit from
+    """Elect leaders of the requested partitions. If their list is null, elect those of all partitions, and omit from
     the response those that needed no election.
     """
     message = request.message
+    named = message.topic_partitions
+    if named is not None and not any(topic.partitions for topic in named):
+        # The controller would take a command without partitions as one for all of them.
+        return ElectLeadersResponse(error_code=ErrorCode.NONE, replica_election_results=[])
     command = pb.ElectLeadersRequest(
         election_type=message.election_type,
         partitions=[
             common_pb2.TopicPartition(topic=topic.topic, partition=index)
-            async for topic in request.in_turns(message.topic_partitions or ())
+            async for topic in request.in_turns(named or ())
             async for index in request.in_turns(topic.partitions)
         ],
         timeout_ms=message.timeout_ms,
@@ -45,7 +49,7 @@ async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersRe
         return _refuse(request, unavailable.code)
     topics: dict[str, list[_Partition]] = {}
     async for result in request.in_turns(response.partitions):
-        if message.topic_partitions is None and result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+        if named is None and result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
             continue
         topics.setdefault(result.partition.topic, []).append(
             _Partition(
