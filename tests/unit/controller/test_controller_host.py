@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from odradek_metadata_quorum.rpc.controller_host import (
     Unconfirmed,
 )
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
+from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
 from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
@@ -36,6 +38,7 @@ from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import FeatureLevel, MetadataBatch, NewerProgramNeeded, NoOp
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_runtime.cluster_identity import ClusterIdentity
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 
@@ -285,6 +288,27 @@ async def test_answers_without_records_wait_for_a_majority() -> None:
         confirmations.put_nowait(LeadershipUnconfirmed("nobody answered: ask again"))
         with pytest.raises(Unconfirmed, match="ask again"):
             await image()
+
+
+async def test_a_controller_whose_leadership_nobody_confirms_registers_again_later() -> None:
+    """Its registration has not changed, so it writes nothing, and waits for a majority instead."""
+    async with running() as setup:
+        await setup.open()
+        confirmations = setup.log.confirmations = asyncio.Queue[Exception | None]()
+        registration = OwnRegistration(
+            node_id=1,
+            host_id="",
+            peers={},
+            listeners=list,
+            host=setup.host,
+            quorum=SimpleNamespace(leader_id=1),  # type: ignore[arg-type]
+            identity=ClusterIdentity,
+            tls=None,
+        )
+        confirmations.put_nowait(LeadershipUnconfirmed("nobody answered: ask again"))
+        assert not await registration._register()
+        confirmations.put_nowait(None)
+        assert await registration._register()
 
 
 async def test_a_deposed_controller_answers_nobody_with_success() -> None:

@@ -18,7 +18,12 @@ from odradek_metadata_quorum.controller import features
 from odradek_metadata_quorum.controller.requests import BatchTooLarge
 from odradek_metadata_quorum.raft.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
-from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
+from odradek_metadata_quorum.rpc.controller_host import (
+    ControllerHost,
+    NotActive,
+    Overloaded,
+    Unconfirmed,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.features import OWN_MAXIMA, OWN_MINIMA
 from odradek_protocol.rpc.v1 import common_pb2
@@ -112,7 +117,7 @@ class OwnRegistration:
         wanted = wire.register_controller_request(request)
         try:
             decision = await self._host.decide(features.register_controller, wanted)
-        except (NotActive, Overloaded, BatchTooLarge):
+        except (NotActive, Overloaded, Unconfirmed, BatchTooLarge):
             return False
         return self._taken(decision.response.error, decision.response.message)
 
