@@ -14,6 +14,7 @@ from odradek_broker.log.directory.checkpoints import OffsetCheckpoint
 from odradek_broker.log.directory.partition_files import (
     DAMAGED,
     DELETE_SUFFIX,
+    METADATA,
     STRAY_SUFFIX,
     parse_directory_name,
     read_metadata,
@@ -27,7 +28,6 @@ from odradek_broker.log.directory.strays import (
     read_stray_file,
 )
 from odradek_broker.log.recovery import LoadedLog, Recovery
-from odradek_broker.log.segments.segment import Suffix
 from odradek_broker.log.storage import DirectoryHealth, ErrorClass, Storage, error_class
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
 
@@ -216,7 +216,8 @@ class DirectoryLoad:
             except NotADirectoryError:
                 continue
             except (FileNotFoundError, ValueError):
-                # Without data, the last process died while it created the partition.
+                # Without data, the last process died while it created the partition. Anything else may be an
+                # operator's folder that only has a name like a partition's.
                 aside = self._rename(path, STRAY_SUFFIX if self._has_data(path) else DELETE_SUFFIX)
                 if aside.name.endswith(DELETE_SUFFIX):
                     self.deleted.append(aside)
@@ -227,8 +228,8 @@ class DirectoryLoad:
         return partitions
 
     def _has_data(self, path: Path) -> bool:
-        logs = [name for name in self.storage.names(path) if name.endswith(Suffix.LOG.value)]
-        return any(self.storage.size_bytes(path / name) for name in logs)
+        names = [name for name in self.storage.names(path) if name != METADATA]
+        return any(self.storage.size_bytes(path / name) for name in names)
 
     def _rename(self, path: Path, suffix: str) -> Path:
         """Rename a directory without a topic id; the new name begins with the old one.
