@@ -17,7 +17,13 @@ from odradek_protocol.identity import NO_TOPIC_ID, PartitionIndex, TopicName
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from odradek_protocol.kafka.fetch import (
+    PARTITIONS_A_STEP,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
 from odradek_protocol.kafka.request_decoding import all_steps
 from tests.unit.kafka.wire_client import WireClient, listening
 
@@ -244,3 +250,17 @@ def test_a_session_that_is_made_counts_from_its_first_step() -> None:
                     ended[number] = done.value
     assert [one.session is not None for one in ended.values()].count(True) == 1
     assert sessions.shares.of("a") == 300 * PARTITION
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_request_that_is_cut_off_leaves_no_session_of_uncounted_partitions(is_new: bool) -> None:
+    sessions = FetchSessions()
+    many = dict.fromkeys(range(3 * PARTITIONS_A_STEP), 0)
+    session_id = 0 if is_new else begin(sessions, request(0, 0, {0: 0})).session.id
+    wanted = request(session_id, 0 if is_new else 1, many)
+    steps = sessions.begin_steps(wanted, principal="a", owner="a", uses_ids=False, now_ms=0)
+    for _ in range(4):  # three to look at the partitions, the fourth to add some
+        next(steps)
+    assert len(sessions) == 1
+    steps.close()  # the connection was lost
+    assert (len(sessions), sessions.shares.total) == (0, 0)

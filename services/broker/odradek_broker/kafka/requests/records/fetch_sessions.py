@@ -273,8 +273,17 @@ class FetchSessions:
         *,
         counted_bytes: int = 0,
     ) -> Generator[None, None, None]:
-        """Update a session, and its owner's share, in which the session counted `counted_bytes` until now."""
-        growth = (yield from session.update(wanted, forgotten)) - counted_bytes
+        """Update a session, and its owner's share, in which the session counted `counted_bytes` until now.
+
+        If the request ends in between, because its connection was lost, the session has partitions that are not
+        counted: it is dropped.
+        """
+        try:
+            growth = (yield from session.update(wanted, forgotten)) - counted_bytes
+        except GeneratorExit:
+            if self._sessions.get(session.id) is session:
+                self._drop(session)
+            raise
         if self._sessions.get(session.id) is not session:
             return
         self.shares.give_back(session.owner, session.size_bytes)
