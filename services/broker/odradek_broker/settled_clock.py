@@ -1,9 +1,9 @@
-"""The wall clock by which a coordinator decides that something is old enough to be deleted for good.
+"""The wall clock by which a broker decides that something is old enough to be deleted for good.
 
-Ages of committed offsets, transactional ids and ledgers are differences of wall-clock times, because they outlive the
-process. A wall clock that is set forward, by mistake or after a machine was moved, makes all of them old at once:
-groups would begin at their reset policy, and a repeated step of a staged write would be written twice. So a jump
-forward counts only when it has lasted for a day, in which it can be noticed and undone.
+Ages of records, committed offsets, transactional ids and ledgers are differences of wall-clock times, because they
+outlive the process. A wall clock that is set forward, by mistake or after a machine was moved, makes all of them old at
+once: topics would be emptied, groups would begin at their reset policy, and a repeated step of a staged write would be
+written twice. So a jump forward counts only when it has lasted for a day, in which it can be noticed and undone.
 """
 
 from __future__ import annotations

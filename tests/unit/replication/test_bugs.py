@@ -88,8 +88,8 @@ def in_retention(table: PartitionTable, patch: pytest.MonkeyPatch) -> None:
 
     with patch.context() as planted:
         planted.setattr(PartitionLog, "apply_retention", apply_retention)
-        list(table.apply_retention())
-        list(table.apply_retention())
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
 
 
 def in_a_read_for_a_follower(table: PartitionTable, patch: pytest.MonkeyPatch) -> None:

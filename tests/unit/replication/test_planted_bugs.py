@@ -18,6 +18,7 @@ from odradek_broker.log.storage import StorageFailed
 from odradek_broker.replication.client_requests import ProduceQueue
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_links import FollowerLinks
+from odradek_broker.settled_clock import SettledClock
 from odradek_protocol.metadata import image
 from odradek_protocol.metadata.image import MetadataDelta
 from tests.unit.replication import (
@@ -25,6 +26,7 @@ from tests.unit.replication import (
     test_follower_links,
     test_shared_appends,
     test_stray_logs,
+    test_upkeep,
 )
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -53,6 +55,10 @@ def damage_ends_the_directory(patch: pytest.MonkeyPatch) -> None:
         self._shared.storage_failed(StorageFailed(str(failure)))
 
     patch.setattr(PartitionHost, "read_failed", read_failed)
+
+
+def retention_follows_every_jump_of_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SettledClock, "read", lambda self, *, now_ms, wall_ms: wall_ms)
 
 
 def mark_of_damage_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -89,6 +95,10 @@ NAMED: list[tuple[Patch, Test]] = [
             test_damaged_logs.test_damage_ends_one_replica_and_marks_it_where_others_are_in_sync,
             in_header=False,
         ),
+    ),
+    (
+        retention_follows_every_jump_of_the_wall_clock,
+        test_upkeep.test_a_wall_clock_that_is_set_forward_deletes_no_records_for_a_day,
     ),
     (
         mark_of_damage_ignored,

@@ -146,11 +146,11 @@ async def test_strays_expire_by_the_setting_and_are_named_in_the_log(
     async with table_of(broker, 1) as (table, _):
         become(table, MetadataImage())
         await table.pool.idle()
-        table.strays.remove_expired(-1)
-        table.strays.remove_expired(1 << 50)
+        table.strays.remove_expired(-1, wall_ms=table.clock.wall_ms())
+        table.strays.remove_expired(1 << 50, wall_ms=table.clock.wall_ms())
         assert len(strays(broker)) == 1
         caplog.clear()
-        table.strays.remove_expired(0)
+        table.strays.remove_expired(0, wall_ms=table.clock.wall_ms())
         assert not strays(broker)
         assert len(names(broker, "-delete")) == 1
     (record,) = [r for r in caplog.records if r.name == stray_logs.__name__]
@@ -165,7 +165,7 @@ async def test_a_stray_that_an_operator_removed_is_forgotten() -> None:
         await table.pool.idle()
         (stray,) = strays(broker)
         broker.storage.remove_tree(broker.path / stray.name)
-        table.strays.remove_expired(-1)
+        table.strays.remove_expired(-1, wall_ms=table.clock.wall_ms())
         assert not strays(broker)
 
 
@@ -255,7 +255,7 @@ async def test_a_leader_whose_segments_expire_tells_its_followers_where_the_log_
         host.log.config = replace(CONFIG, segment_bytes=600, retention_bytes=0)
         while host.log.segment_count < 3:
             assert produce(partitions, batch(0, count=3, value_bytes=100)).error is ErrorCode.NONE
-        list(table.apply_retention())
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         start = host.log.log_start_offset
         assert start > 0
         assert host.replica.log_start == start
@@ -275,10 +275,10 @@ async def test_retention_that_the_disk_fails_ends_for_all_logs(
         fail(broker, "rename")
         asked: list[object] = []
         monkeypatch.setattr(ProducerStates, "expire", lambda states, **times: asked.append(states))
-        list(table.apply_retention())
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         assert len(reasons) == 1
         assert asked == []
-        list(table.apply_retention())
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         assert (len(reasons), asked) == (1, [])
 
 
@@ -289,7 +289,7 @@ async def test_retention_passes_over_a_replica_that_a_bug_ended() -> None:
         first = table.by_id[TOPIC_ID, 0]
         first.log.set_high_watermark(first.log.log_end_offset)
         first.found_bug(AssertionError("a bug"))
-        list(table.apply_retention())
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         assert first.log.segment_count == 3
 
 

@@ -164,14 +164,39 @@ async def test_a_wall_clock_that_is_set_forward_forgets_no_producer() -> None:
     async with table_of(broker, 1, clock=clock) as (table, _):
         log = table.by_id[TOPIC_ID, 0].log
         for _ in range(3):
-            list(table.apply_retention())
+            list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         clock.wall += 10 * DAY_MS
         for _ in range(3):
-            list(table.apply_retention())
+            list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         assert set(log.producers.entries()) == {7}
         clock.boottime += DAY_MS
-        list(table.apply_retention())
+        list(table.apply_retention(wall_ms=table.clock.wall_ms()))
         assert not log.producers.entries()
+
+
+async def test_a_wall_clock_that_is_set_forward_deletes_no_records_for_a_day() -> None:
+    """The mistake may be noticed and undone within that day. What is deleted is gone on all replicas."""
+    broker, clock = memory_broker(CONFIG), TwoClocks()
+    broker.append(1)
+    async with table_of(broker, 1, clock=clock) as (table, _):
+        log = table.by_id[TOPIC_ID, 0].log
+        log.set_high_watermark(log.log_end_offset)
+        log.config = replace(log.config, retention_ms=DAY_MS)
+        timers = upkeep_of(table, broker)
+        list(timers.apply_retention())
+        clock.wall += 1000 * DAY_MS
+        list(timers.apply_retention())
+        assert log.log_start_offset == 0
+        clock.wall -= 1000 * DAY_MS
+        list(timers.apply_retention())
+        clock.wall += 1000 * DAY_MS
+        list(timers.apply_retention())
+        clock.wall, clock.boottime = clock.wall + DAY_MS // 2, clock.boottime + DAY_MS // 2
+        list(timers.apply_retention())
+        assert log.log_start_offset == 0, "the first jump was undone"
+        clock.wall, clock.boottime = clock.wall + DAY_MS // 2, clock.boottime + DAY_MS // 2
+        list(timers.apply_retention())
+        assert log.log_start_offset == 1
 
 
 @pytest.mark.parametrize("has_failed", [True, False])

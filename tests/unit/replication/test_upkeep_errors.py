@@ -324,7 +324,7 @@ async def test_retention_lets_the_loop_do_other_work_between_a_few_logs_each(
     async with table_of(broker, 1) as (table, _):
         seen: list[int] = []
 
-        def apply_retention() -> Iterator[None]:
+        def apply_retention(*, wall_ms: int) -> Iterator[None]:
             for _ in range(6):
                 seen.append(turns)
                 yield

@@ -570,12 +570,12 @@ class PartitionTable:
             if host is not None and not host.is_failed:
                 yield host.partition, host.replica.last_epoch, host.replica.log_end
 
-    def apply_retention(self) -> Iterator[None]:
+    def apply_retention(self, *, wall_ms: int) -> Iterator[None]:
         """Remove expired segments from the logs, and delete the state of idle producers. Yields after each log.
 
         The age of a segment is measured by the wall clock, that of producers by a monotonic clock.
         """
-        wall_ms, boottime_ms = self.clock.wall_ms(), self.clock.boottime_ms()
+        boottime_ms = self.clock.boottime_ms()
         for host in list(self.by_id.values()):
             if self.offline_reason:
                 return

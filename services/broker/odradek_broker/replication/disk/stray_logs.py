@@ -128,12 +128,10 @@ class StrayLogs:
 
         self._pool.run(job.run, done)
 
-    def remove_expired(self, retention_ms: int) -> None:
+    def remove_expired(self, retention_ms: int, *, wall_ms: int) -> None:
         """Delete the stray logs that were put aside more than `retention_ms` ago; -1: none."""
         self._directory.strays.forget_removed()
-        expired = self._directory.strays.expired(
-            now_ms=self._clock.wall_ms(), retention_ms=retention_ms
-        )
+        expired = self._directory.strays.expired(now_ms=wall_ms, retention_ms=retention_ms)
         if not expired:
             return
         self._tell(expired, "Removing stray logs that are older than log.dir.stray.retention.ms")

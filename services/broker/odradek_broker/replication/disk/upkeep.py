@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -12,6 +12,7 @@ from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import RESERVE, StorageFailed
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.settled_clock import SettledClock
 from odradek_runtime.logs import event_log
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class Upkeep:
         self._unremovable: set[Path] = set()
         self._table = table
         self._clock = table.clock
+        self._settled = SettledClock()
+        self._settled_ms()
         self._directory = directory
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
         self._retention_interval_s = retention_interval_ms / 1000
@@ -106,9 +109,20 @@ class Upkeep:
             await asyncio.sleep(self._retention_interval_s)
             if self._directory.failure is not None:
                 return
-            for number, _ in enumerate(self._table.apply_retention(), 1):
+            for number, _ in enumerate(self.apply_retention(), 1):
                 if number % _LOGS_PER_TURN == 0:
                     await asyncio.sleep(0)
+
+    def apply_retention(self) -> Iterator[None]:
+        """Remove expired segments from the logs; yields after each log."""
+        return self._table.apply_retention(wall_ms=self._settled_ms())
+
+    def _settled_ms(self) -> int:
+        """Return the wall-clock time by which data is deleted because of its age.
+
+        A jump forward counts after a day only: what one broker deletes too early, its followers delete as well.
+        """
+        return self._settled.read(now_ms=self._clock.boottime_ms(), wall_ms=self._clock.wall_ms())
 
     async def sweep(self) -> None:
         """Delete the files of segments that were removed from the logs some time ago, and the directories of deleted
@@ -119,7 +133,9 @@ class Upkeep:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             try:
                 if self._table.is_active:
-                    self._table.strays.remove_expired(self._stray_retention_ms)
+                    self._table.strays.remove_expired(
+                        self._stray_retention_ms, wall_ms=self._settled_ms()
+                    )
                 for path in self._directory.take_removals():
                     await self._remove(path)
                 now_ms = self._clock.boottime_ms()
@@ -163,7 +179,7 @@ class Upkeep:
                         host.read_failed(failure)
 
     async def _compact(self, host: PartitionHost) -> None:
-        job = host.log.begin_compaction(now_ms=self._clock.wall_ms())
+        job = host.log.begin_compaction(now_ms=self._settled_ms())
         while job is not None and not host.is_removed:
             await self._table.pool.call(partial(job.run_slice, clock_s=self._clock_s))
             if host.is_removed or host.is_failed:
