@@ -25,6 +25,8 @@ from odradek import Client, TlsOptions
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.grpc_transport import GrpcTransport
 from odradek.cluster.methods import BROKER_SERVICE, METADATA, PRODUCE, WATCH_METADATA
+from odradek.cluster.sasl_login import Session
+from odradek.cluster.security import SaslCredentials
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -448,3 +450,24 @@ async def test_a_resolver_that_does_not_answer_does_not_hold_up_the_news_of_a_lo
         await ask(transport, "127.0.0.1:1")
     assert type(caught.value) is BrokerUnreachable, "whether its name resolves is not known"
     assert time.monotonic() - began_s < 5
+
+
+class SilentLogin(GrpcTransport):
+    """A transport whose broker never responds to a login."""
+
+    async def log_in(self, endpoint: str, credentials: SaslCredentials) -> Session:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+async def test_the_time_limit_of_a_call_includes_its_login_and_the_logins_of_others() -> None:
+    user = SaslCredentials(mechanism="SCRAM-SHA-512", username="u", password="p")
+    transport = SilentLogin(credentials=user)
+    calls = [
+        transport.call("127.0.0.1:1", METADATA, pb.MetadataRequest(), timeout_s=0.01)
+        for _ in range(3)
+    ]
+    async with asyncio.timeout(5):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [BrokerUnreachable] * 3
+    await transport.close()

@@ -251,7 +251,7 @@ class GrpcTransport:
         if self._credentials is None:
             return await self._call(endpoint, method, request, timeout_s, metadata)
         deadline_s = time.monotonic() + timeout_s
-        session = await self._session(endpoint)
+        session = await self._session_until(endpoint, deadline_s)
         try:
             remaining_s = max(deadline_s - time.monotonic(), 0.001)
             return await self._call(
@@ -259,7 +259,7 @@ class GrpcTransport:
             )
         except AuthenticationFailed:
             self._forget(endpoint, session)
-        session = await self._session(endpoint)
+        session = await self._session_until(endpoint, deadline_s)
         remaining_s = max(deadline_s - time.monotonic(), 0.001)
         return await self._call(
             endpoint, method, request, remaining_s, (*metadata, _header(session))
@@ -321,6 +321,14 @@ class GrpcTransport:
             endpoint,
             credentials,
         )
+
+    async def _session_until(self, endpoint: str, deadline_s: float) -> Session:
+        """Do what `_session` does. It may have to wait for the logins of other calls first, each with its own limit."""
+        try:
+            async with asyncio.timeout(deadline_s - time.monotonic()):
+                return await self._session(endpoint)
+        except TimeoutError:
+            raise BrokerUnreachable(endpoint, "it does not respond to a login in time") from None
 
     async def _session(self, endpoint: str) -> Session:
         """Return the session at a broker; a new one if there is none or it is about to expire."""
