@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from odradek_broker.kafka import connection_times
+from odradek_broker.kafka.connection import KafkaConnection
+from odradek_broker.kafka.counters import KafkaCounters
 from odradek_broker.kafka.response_line import ResponseBuffer, ResponseWriter
 from odradek_broker.kafka.services import LEAST_BYTES, UnsentResponses
 from odradek_protocol.identity import TopicName
@@ -397,3 +401,15 @@ async def test_large_frames_share_a_bound_and_wait_for_each_other() -> None:
         await waiting.receive()
         assert len(server.partitions.appended[0][2]) == 3 << 20
         await eventually(lambda: arriving.total_bytes == 0)
+
+
+async def test_a_short_throttle_does_not_end_a_longer_one() -> None:
+    """Requests that began together may have quotas of different clients."""
+    owner: Any = SimpleNamespace(scratch=bytearray(1024), counters=KafkaCounters())
+    connection = KafkaConnection(owner, 0)
+    connection.mute_for(30_000)
+    assert connection._mute is not None
+    end_s = connection._mute.when()
+    connection.mute_for(1)
+    assert connection._mute.when() == end_s
+    connection._mute.cancel()

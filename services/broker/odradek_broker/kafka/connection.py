@@ -259,11 +259,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if len(frame) < LONG_REQUEST_BYTES_MIN:
                 message = handler.decode(version, body)
             elif handler.key != ApiKey.PRODUCE:
-                if len(body) > REQUEST_BYTES_MAX:
-                    raise CloseConnection(
-                        f"a {handler.key.name} request has {len(body)} bytes;"
-                        f" the limit is {REQUEST_BYTES_MAX}"
-                    )
+                if (size := len(body)) > REQUEST_BYTES_MAX:
+                    refusal = f"has {size} bytes; the limit is {REQUEST_BYTES_MAX}"
+                    raise CloseConnection(f"a {handler.key.name} request {refusal}")
                 self._begin_long(slot, handler, body)
                 return
             else:
@@ -480,11 +478,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         request.throttle_ms = max(request.throttle_ms, wait_ms)
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for `wait_ms` (quotas)."""
+        """Begin no request for `wait_ms` (quotas), or until the end of an earlier wait that is longer."""
         self._owner.counters.throttled_ms += wait_ms
+        end_s = self._clock_s() + wait_ms / 1000
         if self._mute is not None:
+            end_s = max(end_s, self._mute.when())
             self._mute.cancel()
-        self._mute = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
+        self._mute = asyncio.get_running_loop().call_at(end_s, self._unmute)
 
     def _unmute(self) -> None:
         self._mute = None
