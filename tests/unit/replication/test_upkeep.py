@@ -19,8 +19,9 @@ from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import BrokerEpoch, Offset
+from odradek_protocol.metadata.records import Config, ConfigResourceType
 from odradek_runtime.clock import Clock, boottime_ms
-from tests.unit.log.material import TOPIC_ID, Broker, batch, memory_broker
+from tests.unit.log.material import TOPIC, TOPIC_ID, Broker, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_of
 
 WAIT_S_MAX = 20.0
@@ -197,6 +198,28 @@ async def test_a_wall_clock_that_is_set_forward_deletes_no_records_for_a_day() -
         clock.wall, clock.boottime = clock.wall + DAY_MS // 2, clock.boottime + DAY_MS // 2
         list(timers.apply_retention())
         assert log.log_start_offset == 1
+
+
+async def test_a_value_that_only_a_later_release_knows_leaves_the_other_configs_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While a cluster is upgraded, this broker leads topics that a newer one administers. Without
+    their retention it would delete records that are to be kept.
+    """
+    image = image_of(1, leader=OTHER)
+    values = {"retention.ms": "-1", "compression.type": "brotli", "cleanup.policy": "archive"}
+    for name, value in values.items():
+        record = Config(
+            resource_type=ConfigResourceType.TOPIC, resource_name=TOPIC, name=name, value=value
+        )
+        image.replay(image.offset, image.epoch, record)
+    async with table_of(memory_broker(CONFIG), 1) as (table, _):
+        table.image = image
+        config = table.log_config(TOPIC)
+    assert (config.retention_ms, config.compression) == (-1, None)
+    assert not config.cleanup_delete, "an unknown policy deletes nothing"
+    assert not config.cleanup_compact
+    assert caplog.text.count("Ignored an invalid config of a topic") == len(("brotli", "archive"))
 
 
 @pytest.mark.parametrize("has_failed", [True, False])

@@ -30,6 +30,10 @@ class TimestampKind(Enum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+def _refuse(reason: str) -> None:
+    raise ValueError(reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """One topic's log settings. Each field is named like Kafka's topic config, with `_` for dots."""
@@ -120,11 +124,17 @@ class LogConfig:
 
     @classmethod
     def from_topic_configs(
-        cls, configs: Mapping[str, str], *, defaults: LogConfig | None = None
+        cls,
+        configs: Mapping[str, str],
+        *,
+        defaults: LogConfig | None = None,
+        on_invalid: Callable[[str], None] = _refuse,
     ) -> LogConfig:
         """Read a topic's configs, already validated by the controller; unknown names are ignored.
 
-        `defaults` are those of the broker. Raises ValueError for an invalid value.
+        `defaults` are those of the broker. `on_invalid` is called with the reason for each value that this release
+        does not know, and by default raises ValueError. If it returns, the default is used instead; of a
+        `cleanup.policy` only the known items count, because an unknown policy must not delete anything.
         """
         base = defaults or cls()
         fields: dict[str, Any] = {name: getattr(base, name) for name in cls.__slots__}
@@ -133,13 +143,11 @@ class LogConfig:
                 try:
                     fields[name] = parse(configs[key])
                 except ValueError:
-                    raise ValueError(f"{key}={configs[key]!r} is not a valid value") from None
+                    on_invalid(f"{key}={configs[key]!r} is not a valid value")
         if "cleanup.policy" in configs:
             policies = cleanup_policies(configs["cleanup.policy"])
             if not policies <= {"delete", "compact"}:
-                raise ValueError(
-                    f"cleanup.policy={configs['cleanup.policy']!r} is not a valid value"
-                )
+                on_invalid(f"cleanup.policy={configs['cleanup.policy']!r} is not a valid value")
             fields["cleanup_delete"] = "delete" in policies
             fields["cleanup_compact"] = "compact" in policies
         return cls(**fields)

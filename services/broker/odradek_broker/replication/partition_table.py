@@ -373,12 +373,12 @@ class PartitionTable:
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
+
+        def ignored(reason: str) -> None:
+            _log.error("Ignored an invalid config of a topic", topic=topic, reason=reason)
+
         configs = set_topic_configs(self.image, topic)
-        try:
-            return LogConfig.from_topic_configs(configs, defaults=defaults)
-        except ValueError as error:
-            _log.error("Ignored the invalid configs of a topic", topic=topic, reason=str(error))
-            return defaults
+        return LogConfig.from_topic_configs(configs, defaults=defaults, on_invalid=ignored)
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStream | None:
         """Return the open stream of a follower's session; None if it has ended."""
