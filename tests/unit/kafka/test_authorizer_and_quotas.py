@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odradek_broker.access.authorizer import AclAuthorizer
@@ -47,6 +47,20 @@ entries = st.builds(
 )
 
 
+def entry(pattern: PatternType, permission: Permission) -> AccessControlEntry:
+    """Return an entry about the name or the prefix `a`."""
+    return AccessControlEntry(
+        acl_id=bytes([permission]) * 16,
+        resource_type=ResourceType.TOPIC,
+        resource_name="a",
+        pattern_type=pattern,
+        principal="User:alice",
+        host="*",
+        operation=Operation.WRITE,
+        permission_type=permission,
+    )
+
+
 def model(
     found: list[AccessControlEntry], principal: str, host: str, operation: Operation, name: str
 ) -> bool:
@@ -85,6 +99,25 @@ def test_the_index_finds_what_looking_at_every_entry_finds(
     authorizer.entries_changed({one.acl_id: one for one in found})
     expected = model(found, principal, host, operation, name)
     assert authorizer.allows(principal, host, operation, ResourceType.TOPIC, name) == expected
+
+
+@given(st.lists(entries, max_size=12, unique_by=lambda one: one.acl_id))
+@example(
+    [
+        entry(PatternType.PREFIXED, Permission.ALLOW),
+        entry(PatternType.LITERAL, Permission.DENY),
+    ]
+)
+def test_a_right_to_any_topic_is_a_right_to_at_least_one_name(
+    found: list[AccessControlEntry],
+) -> None:
+    authorizer = AclAuthorizer()
+    authorizer.entries_changed({one.acl_id: one for one in found})
+    asked = "User:alice", "10.0.0.1", Operation.WRITE
+    # Each name that an entry has, and for each a longer one that no literal entry has.
+    names = {"~", *(one.resource_name + more for one in found for more in ("", "~"))} - {"*"}
+    expected = any(model(found, *asked, name) for name in names)
+    assert authorizer.allows_any(*asked, ResourceType.TOPIC) == expected
 
 
 def test_without_any_entry_only_super_users_may() -> None:

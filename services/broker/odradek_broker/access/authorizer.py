@@ -153,10 +153,11 @@ class AclAuthorizer:
         if principal in self._super_users:
             return True
         names = {name for kind, name in self._literal if kind == resource_type}
-        names.update(self._prefixed.get(resource_type, ([], {}))[0])
         if WILDCARD in names:
             names.discard(WILDCARD)
             names.add("\0")  # no literal entry has this name, so `*` alone decides about it
+        # No literal entry has these names either: a DENY for the name that equals the prefix leaves the longer ones.
+        names.update(f"{prefix}\0" for prefix in self._prefixed.get(resource_type, ([], {}))[0])
         return any(self.allows(principal, host, operation, resource_type, name) for name in names)
 
     def operations(
