@@ -13,9 +13,10 @@ from odradek_metadata_quorum.controller.configs import (
     AlterOperation,
     ConfigOperation,
 )
+from odradek_metadata_quorum.controller.requests import ControllerSettings
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import ConfigResourceType
-from tests.unit.controller.cluster import Cluster, cluster_with_topic
+from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster_with_topic
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
@@ -164,6 +165,26 @@ def test_the_clusters_minimum_settles_all_partitions_that_follow_it() -> None:
     assert len(found.log) == entries + 1, "one batch"
     assert found.state().elr == ()
     assert found.state(name="own").elr == (3,)
+
+
+def test_a_minimum_that_concerns_too_many_partitions_is_lowered_piece_by_piece() -> None:
+    """The ELRs that the new minimum voids go first, because a leader alone may acknowledge then."""
+    found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, registration_changes_max=40))
+    found.start(1, 2, 3)
+    found.set_config("min.insync.replicas", "2")
+    found.create(partitions=100, replicas=3)
+    found.kill(2, 1, 3)
+    found.kill(3, 1)
+    lowered = operation("min.insync.replicas", "1")
+    with_elr = []
+    for error in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE):
+        with_elr.append(sum(bool(state.elr) for state in found.image.partitions()))
+        assert found.image.topic_config("t", "min.insync.replicas") == "2"
+        assert alter(found, lowered, resource_type=BROKER, name="").error is error
+        found.image.check()
+    assert with_elr == [100, 60, 20]
+    assert not any(state.elr for state in found.image.partitions())
+    assert found.image.topic_config("t", "min.insync.replicas") == "1"
 
 
 @pytest.mark.parametrize(

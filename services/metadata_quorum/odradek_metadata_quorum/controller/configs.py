@@ -1,7 +1,10 @@
 """Changes of the configs of topics, brokers and groups at run time (KIP-339: set, delete, append, subtract).
 
 Either all changes of one resource take effect, or none does. A change of `min.insync.replicas` also changes the ELR of
-the partitions that it concerns, in the same batch (rule R18), so leaders adopt the new minimum and ELR together.
+the partitions that it concerns, in the same batch (rule R18), so leaders adopt the new minimum and ELR together. If
+they do not fit into one batch, the ELRs come first, piece by piece, with each attempt to change the config. That is
+safe: a lower minimum lets a leader acknowledge records that the members of the ELR lack, so they must not be eligible
+by then.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from odradek_protocol.metadata.configs import (
     check_together,
     definition_of,
 )
-from odradek_protocol.metadata.image import PartitionState
+from odradek_protocol.metadata.image import ALL_BROKERS, PartitionState
 from odradek_protocol.metadata.records import Config, ConfigResourceType
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -193,6 +196,8 @@ def _write(work: Workspace, resource: AlterConfigsResource, values: dict[str, st
     changed = sorted(
         name for name in present.keys() | values.keys() if present.get(name) != values.get(name)
     )
+    if MIN_INSYNC_REPLICAS in changed:
+        _settle_minimum(work, resource, values.get(MIN_INSYNC_REPLICAS))
     for name in changed:
         work.write(
             Config(
@@ -202,12 +207,43 @@ def _write(work: Workspace, resource: AlterConfigsResource, values: dict[str, st
                 value=values.get(name),
             )
         )
-    if MIN_INSYNC_REPLICAS in changed:
+
+
+def _settle_minimum(work: Workspace, resource: AlterConfigsResource, value: str | None) -> None:
+    """Write the changes of partitions that a new min.insync.replicas needs; None: the config is deleted.
+
+    Raises _Refused after a part of them if they do not fit into one batch.
+    """
+    changes = []
+    for state in _concerned(work, resource):
+        if len(state.isr) < len(state.replicas):
+            minimum = _minimum_after(work, resource, value, state)
+            if (change := work.settled(state, min_insync_replicas=minimum)) is not None:
+                changes.append(change)
         # If all replicas are in sync, the minimum makes no difference.
-        lacking = [s for s in _concerned(work, resource) if len(s.isr) < len(s.replicas)]
-        for state in lacking:
-            if (change := work.settled(state)) is not None:
-                work.write(change)
+    changes_max = work.settings.registration_changes_max
+    work.write(*changes[:changes_max])
+    if len(changes) > changes_max:
+        raise _Refused(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{len(changes)} partitions have to change before {MIN_INSYNC_REPLICAS}, more than fit into one batch:"
+            f" the first {changes_max} did; repeat the request for the rest",
+        )
+
+
+def _minimum_after(
+    work: Workspace, resource: AlterConfigsResource, value: str | None, state: PartitionState
+) -> int:
+    """Return the effective minimum of a partition once the resource's min.insync.replicas is `value`."""
+    topic = work.image.topics[state.topic_id].name
+    if resource.resource_type is ConfigResourceType.TOPIC:
+        own = value
+        cluster = work.image.config_of(*ALL_BROKERS).get(MIN_INSYNC_REPLICAS)
+    else:
+        own = work.image.config_of(ConfigResourceType.TOPIC, topic).get(MIN_INSYNC_REPLICAS)
+        cluster = value
+    chosen = cluster if own is None else own
+    return min(1 if chosen is None else int(chosen), len(state.replicas))
 
 
 def _concerned(work: Workspace, resource: AlterConfigsResource) -> Iterable[PartitionState]:

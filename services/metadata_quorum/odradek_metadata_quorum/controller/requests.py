@@ -103,7 +103,7 @@ class ControllerSettings:
     partitions_per_batch_max: int = 500
     # Most partitions checked in one turn of the loop: about 60 ms.
     partitions_looked_at_max: int = 5_000
-    # Most partitions that one registration changes in its batch.
+    # Most partitions that one registration, or one change of min.insync.replicas, changes in its batch.
     registration_changes_max: int = 10_000
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000

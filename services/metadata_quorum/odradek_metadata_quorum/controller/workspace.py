@@ -182,15 +182,22 @@ class Workspace:
         return [state for state in self.image.partitions() if broker_id in state.replicas]
 
     def settled(
-        self, state: PartitionState, lost: Iterable[BrokerId] = ()
+        self,
+        state: PartitionState,
+        lost: Iterable[BrokerId] = (),
+        *,
+        min_insync_replicas: int | None = None,
     ) -> PartitionChange | None:
-        """Return the change that a partition needs because of the present state of its brokers (election.py); None if
-        it needs none.
+        """Return the change that a partition needs because of the present state of its brokers (election.py), or
+        because its minimum becomes `min_insync_replicas`; None if it needs none.
         """
+        minimum = min_insync_replicas
         return settle(
             state,
             standing_of=self.standing_in(state),
-            min_insync_replicas=self.image.min_insync_replicas(state),
+            min_insync_replicas=(
+                self.image.min_insync_replicas(state) if minimum is None else minimum
+            ),
             lost=lost,
         )
 
