@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
+import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
@@ -19,9 +20,20 @@ _TIMEOUT_S_MAX: Final = 60.0
 
 
 class ControllerUnavailable(Exception):
-    """No controller responded in time, so it is not known whether the request was carried out. Clients repeat it."""
+    """No controller has decided the request; `code` is for the client.
 
-    code: Final = ErrorCode.REQUEST_TIMED_OUT
+    Usually none responded in time. Then it is not known whether the request was carried out, and clients repeat it. A
+    request that the controller refused as a whole (INVALID_REQUEST) would be refused again.
+    """
+
+    def __init__(self, method: str, error: Exception) -> None:
+        text: object = error
+        self.code = ErrorCode.REQUEST_TIMED_OUT
+        if isinstance(error, grpc.aio.AioRpcError):
+            text = error.details()
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                self.code = ErrorCode.INVALID_REQUEST
+        super().__init__(f"{method}: {text}")
 
 
 async def ask_controller(
@@ -39,7 +51,7 @@ async def ask_controller(
             method, message, timeout_s=_timeout_s(timeout_ms), is_admin=is_admin
         )
     except (NoController, grpc.aio.AioRpcError) as error:
-        raise ControllerUnavailable(f"{method}: {error}") from None
+        raise ControllerUnavailable(method, error) from None
     assert isinstance(response, response_type), (method, type(response))
     return response
 
@@ -65,7 +77,7 @@ async def change(
             timeout_s=_timeout_s(timeout_ms),
         )
     except (NoController, grpc.aio.AioRpcError) as error:
-        raise ControllerUnavailable(f"{method}: {error}") from None
+        raise ControllerUnavailable(method, error) from None
     assert isinstance(response, response_type), (method, type(response))
     return response
 

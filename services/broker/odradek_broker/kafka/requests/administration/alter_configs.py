@@ -27,6 +27,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 _Result = AlterConfigsResponse.AlterConfigsResourceResponse
 _IncrementalResult = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 _SET: Final = 0
+_OPERATIONS: Final = range(4)
 _Outcome: TypeAlias = tuple[int, str]
 
 
@@ -134,6 +135,8 @@ def _refusal(
 ) -> tuple[ErrorCode, str]:
     if (resource.type, resource.name) in seen:
         return ErrorCode.INVALID_REQUEST, "the request names this resource twice"
+    if any(operation.operation not in _OPERATIONS for operation in resource.operations):
+        return ErrorCode.INVALID_REQUEST, "the operations are 0 set, 1 delete, 2 append, 3 subtract"
     match int(resource.type):
         case ConfigResourceType.TOPIC:
             if not request.allows_topic(Operation.ALTER_CONFIGS, resource.name):
