@@ -40,7 +40,7 @@ async def test_failures_wait_and_an_address_has_a_share_of_the_proofs(
     budget = ClientBudget(proofs_max=8, proofs_owner_max=2)
     exchange: Any = _Refusing()
     original = asyncio.sleep
-    monkeypatch.setattr(sasl.asyncio, "sleep", lambda s: original(0) if not s else wait(s))
+    monkeypatch.setattr(asyncio, "sleep", lambda s: original(0) if not s else wait(s))
 
     async def fails() -> None:
         session = ClientSession(listener=KAFKA, host="10.0.0.1", sasl=exchange)

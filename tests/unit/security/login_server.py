@@ -24,6 +24,7 @@ from odradek_broker.rpc.intake import GrpcIntake
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
+from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.grpc_endpoints import new_client_server
 from odradek_runtime.jwt_tokens import TokenVerifier
 from odradek_runtime.tls import TlsFiles
@@ -104,7 +105,11 @@ async def login_server(
     server = new_client_server([Authorization(callers, intake=intake)])
     pb_grpc.add_BrokerServiceServicer_to_server(WhoAmI(), server)  # type: ignore[abstract]
     login = auth_servicer.AuthServicer(
-        mechanisms=mechanisms, credentials=lambda: users, sessions=sessions, tokens=tokens
+        mechanisms=mechanisms,
+        credentials=lambda: users,
+        sessions=sessions,
+        budget=ClientBudget(),
+        tokens=tokens,
     )
     auth_servicer.add_to(server, login)
     if tls is None:

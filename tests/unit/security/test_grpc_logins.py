@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from odradek import SaslCredentials, TlsOptions
@@ -20,9 +22,14 @@ from odradek.errors import (
     OdradekError,
     UnsupportedOperation,
 )
+from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.rpc import auth_servicer
+from odradek_protocol.metadata.records import ScramMechanism as BrokerMechanism
+from odradek_protocol.metadata.records import UserScramCredential
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb_auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.budget.refusals import DELAY_MS, LINES_BURST
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from odradek_runtime.tls import TlsFiles
@@ -323,3 +330,47 @@ def test_credentials_do_not_show_in_their_text() -> None:
 def test_a_password_that_cannot_be_used_is_refused_before_it_is_stored(password: str) -> None:
     with pytest.raises(InvalidRequest):
         salted_password(ScramMechanism.SCRAM_SHA_512, password, 4096)
+
+
+class OneCall:
+    """The context of one call of Authenticate: its headers, and how it ends."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        return ((auth_servicer.MECHANISM, "PLAIN"), (auth_servicer.TOKEN, b"no password"))
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:1234"
+
+    def auth_context(self) -> dict[str, object]:
+        return {}
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise PermissionError(details)
+
+
+async def test_failed_logins_are_delayed_and_logged_at_a_limited_rate(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    nobody: dict[tuple[str, BrokerMechanism], UserScramCredential] = {}
+    budget = ClientBudget()
+    servicer = auth_servicer.AuthServicer(
+        mechanisms=("PLAIN",),
+        credentials=lambda: nobody,
+        sessions=GrpcSessions(lambda: nobody, lifetime_ms=1),
+        budget=budget,
+    )
+    call: Any = OneCall()
+    for _ in range(LINES_BURST + 50):
+        with pytest.raises(PermissionError):
+            await servicer.authenticate(None, call)
+    assert len(waited) == LINES_BURST + 50
+    assert max(waited) > min(waited) == DELAY_MS / 1000
+    lines = [r for r in caplog.records if r.name == "odradek_broker.audit"]
+    assert 0 < len(lines) <= LINES_BURST + 1
+    assert budget.proofs.shares.total == 0

@@ -34,6 +34,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.budget.refusals import shortened
+from odradek_runtime.budget.shares import owner_of
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.logs import event_log
 from odradek_runtime.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -108,6 +113,7 @@ _SECRET: Final = os.urandom(32)
 _IMITATIONS: Final = Imitations()
 
 Credentials = Callable[[], ScramCredentials]
+_audit = event_log("odradek_broker.audit")
 
 
 class LoginFailed(Exception):
@@ -116,6 +122,19 @@ class LoginFailed(Exception):
     def __init__(self, reason: str, *, user: str = "") -> None:
         super().__init__(reason)
         self.user = user
+
+
+async def note_failed_login(failed: LoginFailed, host: str, budget: ClientBudget) -> None:
+    """Write a failed login to the audit log, at a limited rate, and wait before its response: the longer, the more
+    often the address has failed.
+    """
+    now_s = monotonic_ms() / 1000
+    user, reason = shortened(failed.user), shortened(str(failed))
+    unlogged = budget.refusals.admit(owner_of("", host), (user, now_s), now_s)
+    if unlogged is not None:
+        more = {"not_logged_before": unlogged} if unlogged else {}
+        _audit.warning("Login failed", host=host, user=user, reason=reason, **more)
+    await asyncio.sleep(budget.failed_logins.failed(host, now_s) / 1000)
 
 
 class _Stage(Enum):

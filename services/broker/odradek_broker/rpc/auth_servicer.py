@@ -3,7 +3,7 @@
 Tokens come in the metadata, which gRPC bounds at 16 KiB, and no message is read: a caller that has not logged in cannot
 make the broker take the 64 MiB that a message may have. A login that does not complete within LOGIN_S_MAX is dropped.
 At most LOGINS_MAX are in progress, and LOGINS_PER_HOST_MAX of one address without a certificate. A failed login is
-reported without the reason, which is logged to the audit log.
+reported without the reason, which is logged to the audit log, and after the same delay as on the Kafka listeners.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.grpc_sessions import GrpcSessions
-from odradek_broker.access.sasl import Credentials, LoginFailed, SaslExchange
+from odradek_broker.access.sasl import Credentials, LoginFailed, SaslExchange, note_failed_login
 from odradek_broker.rpc.callers import MethodHandler, ServerContext, host_of
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
-from odradek_runtime.logs import event_log
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.budget.shares import owner_of
 
 if TYPE_CHECKING:
     from odradek_runtime.jwt_tokens import TokenVerifier
@@ -34,7 +35,6 @@ EXCHANGE: Final = "odradek-sasl-exchange"
 TOKEN: Final = "odradek-sasl-token-bin"
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["AuthService"].full_name
 _NAME_BYTES: Final = 32
-_audit = event_log("odradek_broker.audit")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -55,11 +55,13 @@ class AuthServicer:
         mechanisms: tuple[str, ...],
         credentials: Credentials,
         sessions: GrpcSessions,
+        budget: ClientBudget,
         tokens: TokenVerifier | None = None,
     ) -> None:
         self._mechanisms = mechanisms
         self._credentials = credentials
         self._sessions = sessions
+        self._budget = budget
         self._tokens = tokens
         self._in_progress: dict[str, _Login] = {}
         self._of_host: Counter[str] = Counter()
@@ -84,7 +86,7 @@ class AuthServicer:
             response = await self._step(name, login, token)
         except LoginFailed as failed:
             self._end(name)
-            _audit.warning("Login failed", host=host, user=failed.user, reason=str(failed))
+            await note_failed_login(failed, host, self._budget)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "authentication failed")
         await context.write(response)
 
@@ -112,7 +114,8 @@ class AuthServicer:
 
     async def _step(self, name: str, login: _Login, token: bytes) -> pb.AuthenticateResponse:
         exchange = login.exchange
-        response = await exchange.step(token)
+        async with self._budget.proofs.held(owner_of("", login.host), 1):
+            response = await exchange.step(token)
         if not exchange.is_complete:
             return pb.AuthenticateResponse(token=response, exchange=name)
         if not self._end(name):

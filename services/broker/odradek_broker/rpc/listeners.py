@@ -210,6 +210,7 @@ class GrpcListeners:
                 mechanisms=self._settings.mechanisms_of(name),
                 credentials=self._credentials,
                 sessions=self.sessions,
+                budget=self._intake.budget,
                 tokens=self._tokens,
             )
             services = [*to_clients(server), auth_servicer.add_to(server, login)]

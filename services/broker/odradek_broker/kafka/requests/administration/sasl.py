@@ -8,9 +8,7 @@ how long the login lasts (KIP-368).
 
 from __future__ import annotations
 
-import asyncio
-
-from odradek_broker.access.sasl import LoginFailed
+from odradek_broker.access.sasl import LoginFailed, note_failed_login
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -21,12 +19,7 @@ from odradek_protocol.kafka.messages import (
     SaslHandshakeResponse,
 )
 from odradek_runtime.budget.client_budget import ClientBudget
-from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.budget.shares import owner_of
-from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.logs import event_log
-
-_audit = event_log("odradek_broker.audit")
 
 
 @handles(SaslHandshakeRequest)
@@ -92,13 +85,7 @@ async def log_in(
         async with budget.proofs.held(owner_of("", session.host), 1):
             response = await sasl.step(token)
     except LoginFailed as failed:
-        now_s = monotonic_ms() / 1000
-        user, reason = shortened(failed.user), shortened(str(failed))
-        unlogged = budget.refusals.admit(owner_of("", session.host), (user, now_s), now_s)
-        if unlogged is not None:
-            more = {"not_logged_before": unlogged} if unlogged else {}
-            _audit.warning("Login failed", host=session.host, user=user, reason=reason, **more)
-        await asyncio.sleep(budget.failed_logins.failed(session.host, now_s) / 1000)
+        await note_failed_login(failed, session.host, budget)
         raise
     if not sasl.is_complete:
         return response, 0
