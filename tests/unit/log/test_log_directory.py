@@ -65,31 +65,6 @@ def test_a_held_directory_names_its_holder(tmp_path: Path) -> None:
     opened(path).close(broker_epoch=None)
 
 
-def test_a_folder_that_an_operator_put_there_is_not_taken_for_an_empty_partition(
-    tmp_path: Path,
-) -> None:
-    """Its name is like that of a partition, and a partition without data is deleted."""
-    path = formatted(tmp_path)
-    kept = path / "backup-20260101" / "orders-0" / "00000000000000000000.log"
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"precious")
-    note = path / "backup-2" / "orders-0.tar.gz"
-    note.parent.mkdir()
-    note.write_bytes(b"precious")
-    (path / "begun-3").mkdir()
-    (path / "begun-3" / "partition.metadata").write_bytes(b"vers")
-    (path / "begun-3" / "00000000000000000000.log").touch()
-    directory = opened(path)
-    directory.load(threads_max=1)
-    removals = directory.take_removals()
-    assert [name.name.split(".")[0] for name in removals] == ["begun-3"]
-    found = [
-        file for file in path.rglob("*") if file.is_file() and file.read_bytes() == b"precious"
-    ]
-    assert len(found) == 2
-    directory.close(broker_epoch=None)
-
-
 @pytest.mark.parametrize(
     ("cluster", "node", "message"),
     [

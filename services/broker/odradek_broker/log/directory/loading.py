@@ -28,7 +28,13 @@ from odradek_broker.log.directory.strays import (
     read_stray_file,
 )
 from odradek_broker.log.recovery import LoadedLog, Recovery
-from odradek_broker.log.storage import DirectoryHealth, ErrorClass, Storage, error_class
+from odradek_broker.log.storage import (
+    DirectoryHealth,
+    ErrorClass,
+    Storage,
+    StorageFailed,
+    error_class,
+)
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
 
 # How many characters of the old name are kept, because a name has at most 255 bytes.
@@ -91,6 +97,7 @@ class DirectoryLoad:
             self.strays.load()
         except OSError as error:
             raise self.health.fail_to_read(f"listing {self.path}", error) from error
+        self._require_distinct(partitions)
         trusted: dict[TopicIdPartition, Offset] = {}
         kept_watermarks: dict[TopicIdPartition, Offset] = {}
         kept_ends: dict[TopicIdPartition, Offset] = {}
@@ -152,6 +159,19 @@ class DirectoryLoad:
             stray=tuple(self._stray),
             damage=tuple(text for r in recoveries for text in (*r.dropped, r.damage) if text),
         )
+
+    def _require_distinct(self, partitions: list[FoundPartition]) -> None:
+        """Raise StorageFailed if two directories are of one partition: an operator has copied one, and the broker
+        cannot know which of them is out of date. The disk is not at fault, so its state stays as it is.
+        """
+        found: dict[TopicIdPartition, Path] = {}
+        for location in partitions:
+            other = found.setdefault(location.id, location.path)
+            if other is not location.path:
+                raise StorageFailed(
+                    f"{other.name} and {location.path.name} in {self.path} are logs of the same partition: move one of"
+                    " them out of the data directory"
+                )
 
     def _verified(self, mark: Path, *, has_lost: bool) -> None:
         """Remove the damage mark of a log that was scanned completely, and truncated if it was damaged.

@@ -59,7 +59,7 @@ def parse_uuid(text: str) -> bytes:
 def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:
     """Return (topic, partition) for the name of a partition's directory; None for any other name."""
     topic, dash, index = name.rpartition("-")
-    if not dash or not topic or not index.isdigit():
+    if not dash or not topic or not (index.isascii() and index.isdigit()):
         return None
     return TopicName(topic), PartitionIndex(int(index))
 
