@@ -219,7 +219,8 @@ def _heartbeat(member: str, epoch: int) -> bytes:
         member_epoch=epoch,
         instance_id=None,
         rack_id=None,
-        rebalance_timeout_ms=60_000 if is_joining else -1,
+        # The first members never give up what the later ones get, and must not be removed for it while this runs.
+        rebalance_timeout_ms=3_600_000 if is_joining else -1,
         subscribed_topic_names=[TOPIC] if is_joining else None,
         subscribed_topic_regex=None,
         server_assignor=None,
