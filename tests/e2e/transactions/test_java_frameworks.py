@@ -150,7 +150,6 @@ def test_a_source_of_connect_writes_each_line_exactly_once(
             "tasks.max": "1",
             "file": str(source),
             "topic": name,
-            "batch.size": "20",
             "exactly.once.support": "required",
             "transaction.boundary": "poll",
         },
@@ -174,16 +173,22 @@ def test_a_source_of_connect_writes_each_line_exactly_once(
         return [(value or b"").decode() for _, value in read_all(bootstrap, name)]
 
     lines: list[str] = []
+
+    def append(count: int) -> None:
+        new = [str(line) for line in range(len(lines), len(lines) + count)]
+        lines.extend(new)
+        with source.open("a") as more:
+            more.write("".join(f"{line}\n" for line in new))
+
     with two(start) as workers:
         until(lambda: call(urls[0]) is not None, "a worker", tmp_path)
         until(lambda: call(urls[0], connector), "the connector", tmp_path)
         for number in range(1, ROUNDS + 1):
             before = len(lines)
-            lines += [str(line) for line in range(before, before + LINES_A_ROUND)]
-            with source.open("a") as more:
-                more.write("".join(f"{line}\n" for line in lines[before:]))
+            append(LINES_A_ROUND // 2)
             until(lambda seen=before: len(values()) > seen, "new lines", tmp_path)  # type: ignore[misc]
             running = worker_of_task()
+            append(LINES_A_ROUND // 2)
             workers.restart(number % 2 if running is None else running)
             if number == ROUNDS - 1:
                 restart_a_broker(cluster)
