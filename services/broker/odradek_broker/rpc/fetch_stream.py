@@ -160,6 +160,9 @@ class FetchStream:
         self._due.pop(key, None)
         if position is None:
             return
+        self._gathered_bytes -= sum(
+            out.size_bytes for at, out, _ in self._gathered if at is position
+        )
         self._gathered = [entry for entry in self._gathered if entry[0] is not position]
         if not isinstance(position.partition, ErrorCode):
             host = position.partition.host
@@ -268,21 +271,21 @@ class FetchStream:
 
     async def _send(self) -> None:
         gathered, self._gathered = self._gathered, []
-        throttle_ms = self._quotas.throttle_ms(
-            FETCH_RATE, self._caller.principal, self._caller.client_id, self._gathered_bytes
-        )
-        self._credit_bytes -= self._gathered_bytes
         self._gathered_bytes = 0
         response = FetchResponseBytes()
-        for position, outcome, ended in gathered:
-            self._add(response, position, outcome, ended)
+        sent_bytes = sum([self._add(response, *entry) for entry in gathered])
+        self._credit_bytes -= sent_bytes
+        throttle_ms = self._quotas.throttle_ms(
+            FETCH_RATE, self._caller.principal, self._caller.client_id, sent_bytes
+        )
         await self._context.write(response.encode(throttle_ms=throttle_ms))
         if throttle_ms:  # a client over its quota is served later
             await asyncio.sleep(throttle_ms / 1000)
 
     def _add(
         self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool
-    ) -> None:
+    ) -> int:
+        """Add what was read of a partition, if it may be sent now, or else the error. Return the bytes of records."""
         partition, gated = position.partition, outcome
         if not isinstance(partition, ErrorCode):
             gated = partition.gate_read(outcome)
@@ -316,3 +319,4 @@ class FetchStream:
             )
             self._drop((position.topic, position.topic_id or b"", position.index))
         response.add(data, gated.records, gated.size_bytes)
+        return gated.size_bytes
