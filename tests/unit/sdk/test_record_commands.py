@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from odradek import Client, sync
-from odradek.cli import connection
+from odradek.cli import connection, consume
 from odradek.cli.main import app
 from odradek.cli.record_format import InvalidRecord, json_renderer, record_of
 from odradek.consumer.consumer_record import DeserializedRecord
@@ -323,3 +323,20 @@ def test_numbers_that_no_field_of_a_request_holds_are_refused(
     cluster: MemoryCluster, words: Sequence[str]
 ) -> None:
     assert run(*words).exit_code == 2
+
+
+def test_a_member_without_partitions_says_what_it_waits_for(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("single", partitions=1)
+    monkeypatch.setattr(consume, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(consume, "WITHOUT_PARTITIONS_S_MAX", 0.1)
+    with (
+        sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+        client.consumer("single", group="g") as holder,
+    ):
+        while not holder.assignment():
+            holder.getmany(timeout_ms=50)
+        result = run("consume", "single", "--group", "g", "--exit-at-end")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("group g has given this member no partitions yet") == 1

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from odradek.cli.connection import chosen_partitions, complete_groups, complete_topics, with_client
+from odradek.cli.connection import (
+    PATIENCE_S,
+    chosen_partitions,
+    complete_groups,
+    complete_topics,
+    with_client,
+)
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -22,6 +28,7 @@ from odradek.cli.output import (
     Progress,
     binary_output,
     fail,
+    say,
 )
 from odradek.cli.record_format import (
     FORMAT_HELP,
@@ -222,7 +229,8 @@ def consume(
                     consumer.seek(name, start)
             unread = await _unread(consumer, stops)
             remaining = count if count is not None else -1
-            settled_s = time.monotonic() + WITHOUT_PARTITIONS_S_MAX
+            began_s = time.monotonic()
+            is_explained = group is None
 
             def ended(name: TopicPartition) -> None:
                 """Stop reading a partition, because all records before its stop offset were read."""
@@ -272,11 +280,18 @@ def consume(
                     out.flush()
                     progress.add(printed)
                     continue
+                waited_s = 0.0 if consumer.assignment() else time.monotonic() - began_s
+                if waited_s > PATIENCE_S and not is_explained:
+                    say(
+                        f"odradek: waiting: group {group} has given this member no partitions yet;"
+                        f" `odradek group describe {group}` shows which member has them",
+                        is_error=True,
+                    )
+                    is_explained = True
                 if stops:
                     unread = await _unread(consumer, unread)
                 elif exit_at_end and (
-                    await _is_at_end(consumer)
-                    or (not consumer.assignment() and time.monotonic() > settled_s)
+                    await _is_at_end(consumer) or waited_s > WITHOUT_PARTITIONS_S_MAX
                 ):
                     break
 
