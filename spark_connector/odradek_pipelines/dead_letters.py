@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TARGET: Final = "flights-clean"
-_COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint"
+_HEADERS: Final = "array<struct<key: string, value: binary>>"
+_COLUMNS: Final = (
+    f"key binary, value binary, topic string, partition int, offset bigint, headers {_HEADERS}"
+)
 _REQUIRED: Final = ("carrier", "flight", "origin", "dest", "time_hour")
 
 
 def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
-    """Return rows for the sink: each record unchanged, with its topic. Invalid records have headers that contain the
-    reason.
+    """Return rows for the sink: each record with its headers unchanged, and its topic. Invalid records have further
+    headers that contain the reason.
     """
     from pyspark.sql import functions as f
 
@@ -64,7 +67,9 @@ def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
         "key",
         "value",
         f.when(f.col("reason").isNull(), f.lit(clean)).otherwise(f.lit(dead)).alias("topic"),
-        f.when(f.col("reason").isNotNull(), headers).alias("headers"),
+        f.when(f.col("reason").isNull(), f.col("headers"))
+        .otherwise(f.concat(f.coalesce(f.col("headers"), f.array().cast(_HEADERS)), headers))
+        .alias("headers"),
     )
 
 

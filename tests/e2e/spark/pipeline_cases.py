@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from tests.e2e.spark.adapted_flights import adapted, decoder
 from tests.e2e.spark.file_sink_log import committed_files
@@ -171,11 +172,17 @@ def _check_enriched(scene: Scene) -> int:
 # --- (f): dead letters ------------------------------------------------------------------------------
 
 
+OWN_HEADERS: Final = (("trace", b"1"), ("empty", None))
+
+
 def _dirty(scene: Scene) -> tuple[str, ...]:
     """Return arguments for a topic of flights in which some records are not flights."""
     source = scene.topics.new(partitions=2)
-    good = [Output(json.dumps(flight).encode(), key=b"g") for flight in scene.flights]
-    bad = [Output(value, key=b"b") for value in NOT_FLIGHTS]
+    good = [
+        Output(json.dumps(flight).encode(), key=b"g", headers=OWN_HEADERS)
+        for flight in scene.flights
+    ]
+    bad = [Output(value, key=b"b", headers=OWN_HEADERS) for value in NOT_FLIGHTS]
     middle = len(good) // 2
     scene.topics.send(source, [*good[:middle], *bad, *good[middle:]])
     return ("--from", source, "--to", scene.target, "--dead", scene.dead)
@@ -187,6 +194,8 @@ def _check_dead_letters(scene: Scene) -> int:
     letters = scene.topics.read(scene.dead)
     reasons = {record.value: dict(record.headers)["dead-letter.reason"] for record in letters}
     assert reasons == NOT_FLIGHTS
+    assert {tuple(record.headers[:2]) for record in letters} == {OWN_HEADERS}
+    assert {tuple(record.headers) for record in scene.topics.read(scene.target)} == {OWN_HEADERS}
     headers = [dict(record.headers) for record in letters]
     (source,) = {header["dead-letter.topic"] for header in headers}
     assert source is not None
