@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from odradek_broker.coordinator_step import RequestId, Step
+from odradek_broker.settled_clock import SettledClock
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import (
     AbortStaged,
@@ -180,10 +181,10 @@ class Coordinator:
         self.wall_ms += elapsed_ms
         self.take(self.shard.tick(can_write=self.can_write, **self._clocks))
 
-    def move(self) -> None:
-        """Let another coordinator load the log."""
+    def move(self, clock: SettledClock | None = None) -> None:
+        """Let another coordinator load the log, or the same one again if its clock is given."""
         reserve = self.shard.reserve
-        self.shard = TransactionShard(settings=self.settings)
+        self.shard = TransactionShard(settings=self.settings, clock=clock or SettledClock())
         self.shard.reserve = reserve  # so that tests can name the next producer id
         for record in self.log:
             read = decode(*encode(record))

@@ -396,3 +396,11 @@ async def test_without_a_coordinator_a_registration_says_so(world: World) -> Non
     )
     assert result.error_code == ErrorCode.NOT_COORDINATOR
     assert (result.coordinator_partition, result.coordinator_epoch) == (-1, -1)
+
+
+async def test_all_shards_of_a_coordinator_judge_jumps_of_the_wall_clock_by_one_clock(
+    world: World,
+) -> None:
+    """A shard that is loaded after the jump would believe it otherwise, and delete what only looks old."""
+    kind = world.coordinator._kind
+    assert kind.create().clock is kind.create().clock

@@ -24,6 +24,7 @@ from odradek_broker.coordination.transaction_metrics import TransactionMetrics
 from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord, RequestId, Step, respond
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
+from odradek_broker.settled_clock import SettledClock
 from odradek_broker.transactions import transaction_codec
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import (
@@ -364,12 +365,14 @@ class TransactionKind:
         self._markers = markers
         self._connection_numbers = connection_numbers
         self._clock = clock
+        self._settled = SettledClock()
+        self._settled.read(now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
         self._orders: dict[PartitionIndex, ConnectionOrder] = {}
         self._loaded: set[PartitionIndex] = set()
 
     def create(self) -> TransactionShard:
         """Return an empty shard."""
-        return TransactionShard(settings=self._settings)
+        return TransactionShard(settings=self._settings, clock=self._settled)
 
     def fill(self, shard: TransactionShard) -> None:
         """Fill the shard's reserve of producer ids."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
 from odradek_broker.held_requests import HeldRequest, HeldRequests
+from odradek_broker.settled_clock import SettledClock
 from odradek_broker.transactions.identity import (
     Match,
     ProducerIdentity,
@@ -78,10 +79,12 @@ HELD_MS_MAX: Final = 60_000
 @dataclass(slots=True, kw_only=True)
 class TransactionShard:
     """The handlers of one shard; `table` has its state. The host of the shard keeps `reserve` filled with
-    producer ids.
+    producer ids. All shards of a process share `clock`, so a shard that was loaded after a jump of the wall clock does
+    not believe it either.
     """
 
     settings: TransactionSettings
+    clock: SettledClock = field(default_factory=SettledClock)
     table: TransactionTable = field(init=False)
     held: HeldRequests[TransactionalId, HoldableRequest] = field(init=False)
     markers_due: MarkersDue = field(default_factory=MarkersDue)
@@ -90,7 +93,7 @@ class TransactionShard:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.table = TransactionTable(settings=settings)
+        self.table = TransactionTable(settings=settings, clock=self.clock)
         self.held = HeldRequests(of_key_max=settings.held_of_id_max, total_max=settings.held_max)
         self.reserve = ProducerIdReserve(settings.reserve_size)
         self.staged = StagedSteps(self)

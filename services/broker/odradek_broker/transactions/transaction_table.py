@@ -36,6 +36,7 @@ class TransactionTable:
     """The state of one shard."""
 
     settings: TransactionSettings
+    clock: SettledClock = field(default_factory=SettledClock)
     _states: dict[TransactionalId, Transaction] = field(default_factory=dict)
     _by_producer: dict[ProducerId, TransactionalId] = field(default_factory=dict)
     _deadline_ms: dict[TransactionalId, int] = field(default_factory=dict)
@@ -43,7 +44,6 @@ class TransactionTable:
     """A heap of deadlines, some of which may be those of transactions that have ended. `_deadline_ms` has the valid
     ones.
     """
-    _clock: SettledClock = field(default_factory=SettledClock)
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
     _open: dict[TransactionalId, int] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class TransactionTable:
         All ids are examined once in each `remove_expired_interval_ms`, a bounded number of them in each call.
         """
         settings = self.settings
-        wall_ms = self._clock.read(now_ms=now_ms, wall_ms=wall_ms)
+        wall_ms = self.clock.read(now_ms=now_ms, wall_ms=wall_ms)
         if self._expiry_due_ms is None:
             self._expiry_due_ms = now_ms + settings.remove_expired_interval_ms
         if now_ms >= self._expiry_due_ms:
