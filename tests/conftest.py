@@ -27,12 +27,17 @@ settings.load_profile("odradek")
 
 
 @pytest.fixture(autouse=True)
-def sdk_log_level() -> Iterator[None]:
-    """Reset the log level of the SDK, because commands that run in this process change it."""
-    logger = logging.getLogger("odradek")
-    level = logger.level
+def logging_as_before() -> Iterator[None]:
+    """Reset what commands that run in this process change: log levels, and the handler of a service's events, which
+    would write to a stream that its test has closed.
+    """
+    root, sdk = logging.getLogger(), logging.getLogger("odradek")
+    levels = root.level, sdk.level
     yield
-    logger.setLevel(level)
+    root.setLevel(levels[0])
+    sdk.setLevel(levels[1])
+    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -189,6 +189,13 @@ def test_a_deletion_of_groups_that_fails_in_part_says_which_are_gone(
     assert run("group", "delete", "nobody", status=1).count("'nobody'") == 1
 
 
+def test_the_errors_of_many_groups_are_printed_up_to_a_limit(cluster: MemoryCluster) -> None:
+    names = [f"unknown-{n}" for n in range(25)]
+    printed = run("group", "delete", *names, status=1)
+    assert printed.count("group id not found") == 20
+    assert "and 5 more errors" in printed
+
+
 def test_a_file_with_a_negative_partition_is_refused(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:

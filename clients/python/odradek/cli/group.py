@@ -23,9 +23,9 @@ from odradek.cli.output import (
     Yes,
     confirm,
     fail,
+    fail_on_errors,
     print_facts,
     print_rows,
-    say,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
 
@@ -407,11 +407,7 @@ def delete(
     rows = [{"group": name, "deleted": error is None} for name, error in outcomes.items()]
     if any(row["deleted"] for row in rows):
         print_rows(rows, output, empty="no groups")
-    errors = [error for error in outcomes.values() if error is not None]
-    for error in errors[1:]:
-        say(f"odradek: {error}", is_error=True)
-    if errors:
-        fail(errors[0])
+    fail_on_errors(outcomes.values())
 
 
 @app.command("offset-delete")

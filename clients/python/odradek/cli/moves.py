@@ -79,7 +79,8 @@ def move_partitions(
     )
 
     async def start(client: Client) -> None:
-        fail_on_errors(await client.admin.reassign_partitions(plan.after))
+        outcomes = await client.admin.reassign_partitions(plan.after)
+        fail_on_errors(outcome.error for outcome in outcomes)
 
     with_client(bootstrap, start)
     if wait:

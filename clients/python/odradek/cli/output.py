@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NoReturn, Self
 
@@ -19,7 +19,7 @@ import typer
 from odradek.cluster.endpoints import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
-    from odradek.admin.descriptions import PartitionOutcome
+    from odradek.errors import OdradekError
 
 __all__ = [
     "DEFAULT_BOOTSTRAP",
@@ -211,13 +211,16 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
         fail("nothing was changed")
 
 
-def fail_on_errors(outcomes: Sequence[PartitionOutcome]) -> None:
-    """End the command if any partition has an error; the errors are printed, at most ERRORS_MAX of them."""
-    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+def fail_on_errors(errors_or_none: Iterable[OdradekError | None]) -> None:
+    """End the command if something failed; the errors are printed, at most ERRORS_MAX of them.
+
+    There is one value for each partition or group of the command, None if it succeeded.
+    """
+    errors = [error for error in errors_or_none if error is not None]
     for error in errors[1:ERRORS_MAX]:
         say(f"odradek: {error}", is_error=True)
     if len(errors) > ERRORS_MAX:
-        say(f"odradek: and {len(errors) - ERRORS_MAX} more partitions failed", is_error=True)
+        say(f"odradek: and {len(errors) - ERRORS_MAX} more errors", is_error=True)
     if errors:
         fail(errors[0])
 

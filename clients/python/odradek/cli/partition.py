@@ -178,7 +178,8 @@ def elect(
 
     async def work(client: Client) -> None:
         names = [(row["topic"], row["partition"]) for row in rows]
-        fail_on_errors(await client.admin.elect_leaders(names, unclean=unclean))
+        outcomes = await client.admin.elect_leaders(names, unclean=unclean)
+        fail_on_errors(outcome.error for outcome in outcomes)
 
     if partition is not None and len(topic or ()) != 1:
         fail("--partition needs exactly one --topic", status=EXIT_USAGE)
@@ -436,12 +437,10 @@ def cancel(
         outcomes = await client.admin.reassign_partitions(dict.fromkeys(cancelled.after))
         # A move that has ended in the meantime cannot be cancelled, and there is nothing left to do.
         fail_on_errors(
-            [
-                outcome
-                for outcome in outcomes
-                if outcome.error is None
-                or outcome.error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-            ]
+            outcome.error
+            for outcome in outcomes
+            if outcome.error is None
+            or outcome.error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         )
 
     if partition is not None and len(topic or ()) != 1:

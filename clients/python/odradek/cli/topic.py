@@ -284,7 +284,8 @@ def trim(
 
     async def work(client: Client) -> None:
         offsets = {(row["topic"], row["partition"]): row["new start"] for row in rows}
-        fail_on_errors(await client.admin.delete_records(offsets))
+        outcomes = await client.admin.delete_records(offsets)
+        fail_on_errors(outcome.error for outcome in outcomes)
 
     rows = with_client(bootstrap, plan)
     print_rows(rows, output, empty="there are no records to delete")
