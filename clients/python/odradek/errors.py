@@ -193,7 +193,7 @@ class StorageFailed(OdradekError):
 
 
 class ThrottlingQuotaExceeded(OdradekError):
-    """The client has used up a quota."""
+    """The client has used up a quota, or its share of what all clients of a broker use together."""
 
     retriable = True
     default_hint = "slow down, or ask for a larger quota"

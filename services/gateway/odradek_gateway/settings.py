@@ -158,7 +158,8 @@ class GatewaySettings:
     )
     consumer_instances_max: int = setting(
         "consumer.instances.max",
-        "Most open consumer instances of one gateway.",
+        "Most open consumer instances of one gateway. Each that was read in the last seconds holds a "
+        "fetch stream, of which a broker grants 2,048 to each principal.",
         default=10_000,
         minimum=1,
     )

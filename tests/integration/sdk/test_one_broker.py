@@ -183,3 +183,23 @@ def test_it_runs_on_uvloop(bootstrap: str, topic: str) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(run()) == list(range(5_000))
+
+
+async def test_twelve_hundred_consumers_of_one_client_read_at_once(
+    client: Client, topic: str
+) -> None:
+    """A gateway is such a client. Each consumer has a fetch stream, which the broker charges to one owner."""
+    await client.admin.create_topic(topic, partitions=1, replication_factor=1)
+    async with client.producer() as producer:
+        await producer.send(topic, b"for each of them")
+
+    async def read_one(consumer: Consumer) -> bytes:
+        (record,) = await consumer.getmany(60_000)
+        return record.value
+
+    consumers = [client.consumer(topic, auto_offset_reset="earliest") for _ in range(1_200)]
+    try:
+        values = await asyncio.gather(*map(read_one, consumers))
+    finally:
+        await asyncio.gather(*(consumer.close() for consumer in consumers))
+    assert values == [b"for each of them"] * 1_200

@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 
 from odradek import Client, TopicPartition
+from odradek.cluster.methods import FETCH
+from odradek.cluster.transport import Method
+from odradek.consumer import fetcher
 from odradek.consumer.fetcher import monotonic_ms
 from odradek.errors import (
     AuthorizationFailed,
     CorruptRecords,
     LogTruncated,
     OdradekError,
+    ThrottlingQuotaExceeded,
     UnknownTopic,
 )
 from odradek.testing import MemoryCluster
+from odradek.testing.memory_cluster import MemoryTransport
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.columns import ColumnBuilder
 from tests.unit.sdk.numbered_records import fill, numbers, read, until
@@ -354,3 +359,61 @@ async def test_what_does_not_fit_into_one_table_is_in_the_next(
             assert table.num_rows == 10
             offsets += table["offset"].to_pylist()
     assert offsets == list(range(30))
+
+
+def fetch_streams() -> int:
+    """Return the number of fetch streams of all consumers of this loop."""
+    return sum(
+        task.get_name().startswith("consumer: fetch from ")
+        and not task.get_name().endswith((": read", ": write"))
+        for task in asyncio.all_tasks()
+    )
+
+
+async def test_a_stream_without_partitions_is_closed(
+    cluster: MemoryCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "EMPTY_STREAM_S", 0.01)
+    cluster.create_topic("t", 3)
+    for partition in range(3):
+        await fill(client, 5, partition=partition)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        await read(consumer, 15)
+        assert fetch_streams() == 3
+        consumer.pause(T0)
+        await until(lambda: fetch_streams() == 2)
+        consumer.pause()
+        await until(lambda: fetch_streams() == 0)
+        await fill(client, 5, first=5)
+        assert fetch_streams() == 0
+        consumer.resume()
+        assert numbers(await read(consumer, 5)) == list(range(5, 10))
+        consumer.seek(T0, 0)
+        assert numbers(await read(consumer, 10)) == list(range(10))
+    assert fetch_streams() == 0
+
+
+async def test_a_refused_stream_is_opened_again_and_logged_once(
+    client: Client,
+    cluster: MemoryCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster.create_topic("t")
+    await fill(client, 1)
+    refused = 0
+    opened = MemoryTransport.open
+
+    def refuse(self: MemoryTransport, endpoint: str, method: Method[Any, Any]) -> Any:
+        nonlocal refused
+        if method is FETCH and refused < 5:
+            refused += 1
+            raise ThrottlingQuotaExceeded("you hold 9 of 9 streams")
+        return opened(self, endpoint, method)
+
+    monkeypatch.setattr(MemoryTransport, "open", refuse)
+    async with client.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert numbers(await read(consumer, 1)) == [0]
+    assert refused == 5
+    warnings = [r for r in caplog.records if r.levelname == "WARNING" and "9 of 9" in r.message]
+    assert len(warnings) == 1

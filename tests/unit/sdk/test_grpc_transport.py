@@ -38,6 +38,7 @@ from odradek.errors import (
     OdradekError,
     RequestTimedOut,
     ServerFault,
+    ThrottlingQuotaExceeded,
     UnsupportedOperation,
 )
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -156,7 +157,7 @@ async def test_calls_and_both_kinds_of_streams(server: Server, transport: GrpcTr
         (grpc.StatusCode.UNIMPLEMENTED, UnsupportedOperation),
         (grpc.StatusCode.UNAVAILABLE, BrokerUnreachable),
         (grpc.StatusCode.INTERNAL, ServerFault),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, ServerFault),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, ThrottlingQuotaExceeded),
     ],
 )
 async def test_each_status_is_the_leaf_for_its_remedy(

@@ -61,6 +61,11 @@ class WhoAmI(pb_grpc.BrokerServiceServicer):
             current_caller().got_message(request.ByteSize())
             await context.write(pb.ProduceResponse(request_id=request.request_id))
 
+    async def Fetch(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
+        """Return nothing until the caller ends the stream."""
+        while await context.read() is not grpc.aio.EOF:
+            pass
+
 
 @dataclass
 class LoginServer:

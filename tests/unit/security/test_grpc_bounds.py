@@ -97,7 +97,7 @@ async def test_a_request_that_names_too_much_is_refused() -> None:
         long = pb.MetadataRequest(topics=["t" * 32_768])
         assert await ask(server.endpoint, long) is grpc.StatusCode.INVALID_ARGUMENT
         large = pb.MetadataRequest(topics=["t" * 32_000] * (REQUEST_BYTES_MAX // 32_000 + 1))
-        assert await ask(server.endpoint, large) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await ask(server.endpoint, large) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_one_owner_has_so_many_calls() -> None:
@@ -118,6 +118,33 @@ async def test_one_owner_has_so_many_calls() -> None:
             watch.cancel()
         await until_no_calls(intake)
         assert await ask(server.endpoint, pb.MetadataRequest()) is grpc.StatusCode.OK
+
+
+async def test_fetch_streams_have_a_limit_of_their_own() -> None:
+    intake = GrpcIntake()
+    intake.fetches.owner_max, intake.streams.owner_max = 3, 1
+    async with (
+        login_server(wants_login=False, intake=intake) as server,
+        grpc.aio.insecure_channel(server.endpoint) as channel,
+    ):
+        stub: Any = pb_grpc.BrokerServiceStub(channel)
+        fetches = [stub.Fetch() for _ in range(4)]
+        endings = [asyncio.ensure_future(fetch.read()) for fetch in fetches]
+        done, waiting = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(done), len(waiting)) == (1, 3)
+        with pytest.raises(grpc.aio.AioRpcError, match="holds 3 of 3 Fetch streams"):
+            await done.pop()
+        produce = stub.Produce()
+        await produce.write(pb.ProduceRequest())
+        await produce.read()
+        refused = stub.Produce()
+        with pytest.raises(grpc.aio.AioRpcError, match="holds 1 of 1 request streams"):
+            await refused.read()
+        for stream in (*fetches, produce):
+            stream.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await until_no_calls(intake)
+    assert intake.fetches.total == intake.streams.total == 0
 
 
 def test_refused_names_are_neither_kept_nor_written_whole(

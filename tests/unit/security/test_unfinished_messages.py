@@ -18,6 +18,7 @@ import pytest
 from odradek_broker.rpc import unfinished
 from odradek_broker.rpc.intake import GrpcIntake
 from odradek_broker.rpc.unfinished import (
+    FETCH_WINDOW_BYTES,
     ConnectionWatch,
     Peer,
     SocketBytes,
@@ -106,6 +107,26 @@ def test_many_producers_in_the_middle_of_a_usual_message_are_no_attack() -> None
         line.received = MIB
         counted |= line.counted
     assert not messages.look(counted, 2.0)
+
+
+def test_fetch_streams_may_hold_less_for_each_of_them() -> None:
+    messages = UnfinishedMessages(owner_bytes_max=64 * MIB, total_bytes_max=256 * MIB)
+    line = Line(messages)
+    streams = [
+        messages.begin(PEER, "User:mallory", 0.0, lambda: None, window_bytes=FETCH_WINDOW_BYTES)
+        for _ in range(400)
+    ]
+    line.received = 88 * MIB
+    assert not messages.look(line.counted, 1.0)
+    line.received = 92 * MIB
+    assert set(messages.look(line.counted, 2.0)) == set(streams)
+    for stream in streams:
+        messages.finish(stream)
+        messages.finish(stream)
+    line.received += 2 * MIB  # a stream of records has its larger window again
+    line.begin("User:mallory", 2.0)
+    line.received += MIB
+    assert not messages.look(line.counted, 3.0)
 
 
 def test_all_owners_together_have_a_bound_and_the_largest_pays() -> None:

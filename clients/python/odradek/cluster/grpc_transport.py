@@ -40,6 +40,7 @@ from odradek.errors import (
     OdradekError,
     RequestTimedOut,
     ServerFault,
+    ThrottlingQuotaExceeded,
     UnsupportedOperation,
     WrongListener,
 )
@@ -55,6 +56,8 @@ RECONNECT_MS_MAX: Final = 500
 RESOLVE_MS_MIN: Final = 200  # minimum time between DNS look-ups of a name; gRPC's default is 30 s
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
+STREAMS_PER_CHANNEL: Final = 500
+"""Brokers accept 1,000 calls on one connection."""
 
 _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -81,6 +84,8 @@ _HTTP_1: Final = "http1.x server"
 """gRPC's message if an HTTP/1 server responds."""
 _NO_CONTROLLER: Final = "no active controller"
 """The start of the details of UNAVAILABLE if a broker could not forward a call to a controller."""
+_TOO_LARGE: Final = "message larger than max"
+"""A part of gRPC's own refusal of a message, which a repetition would not change."""
 
 
 class GrpcStream:
@@ -175,6 +180,8 @@ async def translated(
         return AuthorizationFailed(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(f"the broker at {endpoint} refused {name}: {details}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in details:
+        return ThrottlingQuotaExceeded(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
@@ -204,7 +211,9 @@ _is_forked = False
 
 
 class GrpcTransport:
-    """A gRPC channel per endpoint. Belongs to the event loop that it is first used on.
+    """The gRPC channels to each endpoint: one, and another for every STREAMS_PER_CHANNEL bidirectional streams.
+
+    Belongs to the event loop that it is first used on.
 
     Raises:
         InvalidConfig: the mechanism sends a secret and TLS is off; or a file for TLS cannot be used.
@@ -233,7 +242,8 @@ class GrpcTransport:
         self._sessions: dict[str, Session] = {}
         self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
-        self._channels: dict[str, _Connection] = {}
+        # By endpoint and number. The channel with number 0 carries all other calls, too.
+        self._channels: dict[tuple[str, int], _Connection] = {}
         # Tasks that close channels which were replaced.
         self._replaced: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -269,7 +279,7 @@ class GrpcTransport:
         self, endpoint: str, method: Method[Q, R], request: Q, timeout_s: float, metadata: Metadata
     ) -> R:
         assert method.kind is MethodKind.UNARY, method
-        unary = self._channel(endpoint).unary_unary(
+        unary = self._connection(endpoint).channel.unary_unary(
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
         try:
@@ -289,14 +299,15 @@ class GrpcTransport:
         return _LoggedInStream(self, endpoint, method, metadata)
 
     def _open(self, endpoint: str, method: Method[Q, R], metadata: Metadata) -> Stream[Q, R]:
-        channel = self._channel(endpoint)
         if method.kind is MethodKind.BIDI:
-            bidi = channel.stream_stream(
+            connection = self._connection_with_room(endpoint)
+            bidi = connection.channel.stream_stream(
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )
             call = bidi(metadata=metadata)
+            connection.count(call)
             return GrpcStream(endpoint, method.name, call)
-        server = channel.unary_stream(
+        server = self._connection(endpoint).channel.unary_stream(
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
         return GrpcServerStream(
@@ -345,23 +356,34 @@ class GrpcTransport:
         if self._sessions.get(endpoint) is session:
             del self._sessions[endpoint]
 
-    def _channel(self, endpoint: str) -> grpc.aio.Channel:
-        """Return the channel to an endpoint, or a new one after its connection was lost.
+    def _connection_with_room(self, endpoint: str) -> _Connection:
+        """Return a connection for one more bidirectional stream.
+
+        On one connection a server accepts only so many calls, and others wait until some of these end. Streams last, so
+        those of a thousand consumers on a single connection would keep back all other calls.
+        """
+        number = 0
+        while (connection := self._connection(endpoint, number)).streams >= STREAMS_PER_CHANNEL:
+            number += 1
+        return connection
+
+    def _connection(self, endpoint: str, number: int = 0) -> _Connection:
+        """Return a connection to an endpoint, or a new one after it was lost.
 
         gRPC would first dial the old address of the name. If the broker has another address now, as a pod does,
         nothing responds at the old one, and the attempt takes its whole time limit.
         """
-        connection = self._channels.get(endpoint)
+        connection = self._channels.get((endpoint, number))
         if connection is not None and not connection.is_stale():
-            return connection.channel
+            return connection
         if self._is_closed:
             raise ClientClosed("the client is closed")
         if connection is not None:
             closing = asyncio.ensure_future(connection.channel.close(CONNECT_MS_MAX / 1000))
             self._replaced.add(closing)
             closing.add_done_callback(self._replaced.discard)
-        made = self._channels[endpoint] = _Connection(self._new_channel(endpoint))
-        return made.channel
+        made = self._channels[endpoint, number] = _Connection(self._new_channel(endpoint))
+        return made
 
     def _new_channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._tls is None:
@@ -379,13 +401,22 @@ class GrpcTransport:
 
 
 class _Connection:
-    """A channel and the time of its creation."""
+    """A channel, the time of its creation, and the number of its bidirectional streams."""
 
-    __slots__ = ("_made_s", "channel")
+    __slots__ = ("_made_s", "channel", "streams")
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
+        self.streams = 0
         self._made_s = time.monotonic()
+
+    def count(self, call: Any) -> None:
+        """Count a bidirectional stream until it ends."""
+        self.streams += 1
+        call.add_done_callback(self._ended)
+
+    def _ended(self, _call: Any) -> None:
+        self.streams -= 1
 
     def is_stale(self) -> bool:
         """Return whether the channel is idle although it had time to connect, which means that it lost its

@@ -6,7 +6,7 @@ and decode every message, so a test in memory covers the encoding.
 
 `call`, and a stream's `send` and `receive`, raise `BrokerUnreachable` (or `NameUnresolvable`) if there is no
 connection or it broke. They also raise `RequestTimedOut`, `AuthenticationFailed`, `AuthorizationFailed`,
-`UnsupportedOperation` and `ServerFault`.
+`UnsupportedOperation`, `ThrottlingQuotaExceeded` and `ServerFault`.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ from odradek_protocol.record_messages import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 VALIDATION_S_MAX: Final = 5.0
+WARNING_INTERVAL_MS: Final = 60_000
+EMPTY_STREAM_S: Final = 1.0
+"""How long a stream without partitions stays open; `seek` removes a partition and adds it again."""
 PARTITIONS_PER_REQUEST: Final = 1_000
 """The most partitions that one message adds to a stream; encoding them takes a few milliseconds."""
 _FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
@@ -167,6 +170,7 @@ class Fetcher:
         self._planner = planner
         self._options = options
         self._streams: dict[str, FetchStream] = {}
+        self._runs: dict[FetchStream, asyncio.Task[None]] = {}
         self._sources: dict[str, int] = {}
         """A number per endpoint, for the credit of a broker over all of its streams."""
         self._asked_topics: dict[str, int] = {}
@@ -175,6 +179,9 @@ class Fetcher:
         self._arrival = asyncio.Event()
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
+        self._warned: tuple[str, int] = "", 0
+        """The last warning about a stream, and the ms when it was logged."""
         self._is_started = False
         self._is_closed = False
 
@@ -189,7 +196,7 @@ class Fetcher:
         """End all streams. May be called twice."""
         self._is_closed = True
         self._cluster.unsubscribe(self._on_change)
-        for handle in (self._handle, self._timer):
+        for handle in (self._handle, self._timer, self._closing):
             if handle is not None:
                 handle.cancel()
         await self._tasks.stop()
@@ -234,6 +241,10 @@ class Fetcher:
                     continue
                 stream = self._open(endpoint)
             stream.tell(change)
+            if change.remove and self._closing is None:
+                self._closing = asyncio.get_running_loop().call_later(
+                    EMPTY_STREAM_S, self._close_empty
+                )
         if planner.errors:
             self._arrived()
         if planner.wants_refresh:
@@ -243,6 +254,13 @@ class Fetcher:
         self._set_timer(now_ms)
         if planner.has_undecided:
             self.kick()
+
+    def _close_empty(self) -> None:
+        """End the streams that have no partitions, because a broker holds memory for each, and limits their number."""
+        self._closing = None
+        in_use = {progress.endpoint for progress in self._planner.partitions.values()}
+        for endpoint in self._streams.keys() - in_use:
+            self._runs[self._streams.pop(endpoint)].cancel()
 
     def _set_timer(self, now_ms: int) -> None:
         if self._timer is not None:
@@ -307,7 +325,9 @@ class Fetcher:
             on_end=self._on_end,
         )
         self._streams[endpoint] = stream
-        self._tasks.start(stream.run(), f"fetch from {endpoint}")
+        run = self._tasks.start(stream.run(), f"fetch from {endpoint}")
+        self._runs[stream] = run
+        run.add_done_callback(lambda _: self._runs.pop(stream))
         return stream
 
     def _on_data(self, stream: FetchStream, entries: list[FetchedPartition]) -> None:
@@ -339,18 +359,31 @@ class Fetcher:
             progress.preferred_replica = data.preferred_read_replica
 
     def _on_end(self, stream: FetchStream, error: OdradekError) -> None:
-        if self._streams.get(stream.endpoint) is stream:
-            del self._streams[stream.endpoint]
+        if self._streams.get(stream.endpoint) is not stream:
+            return  # it had no partitions
+        del self._streams[stream.endpoint]
         if self._is_closed:
             return
-        self._planner.stream_broke(stream.endpoint, monotonic_ms())
+        now_ms = monotonic_ms()
+        self._planner.stream_broke(stream.endpoint, now_ms)
         error = self._cluster.explained(error)
-        _log.info("Fetch stream from %s ended: %s", stream.endpoint, error)
+        self._log_end(stream, error, now_ms)
         if isinstance(error, _FINAL):
             self._planner.raise_soon(error)
             self._arrived()
         self._cluster.refresh_soon()
         self.kick()
+
+    def _log_end(self, stream: FetchStream, error: OdradekError, now_ms: int) -> None:
+        """Log why a stream ended. A refusal is a warning, the same one once a minute, since no record arrives until the
+        broker accepts a stream.
+        """
+        level = logging.INFO
+        if not isinstance(error, BrokerUnreachable):
+            text, logged_ms = self._warned
+            if text != str(error) or now_ms - logged_ms >= WARNING_INTERVAL_MS:
+                level, self._warned = logging.WARNING, (str(error), now_ms)
+        _log.log(level, "Fetch stream from %s ended; opening it again: %s", stream.endpoint, error)
 
     def _on_change(self, change: Change) -> None:
         planner = self._planner

@@ -45,6 +45,7 @@ _LOGIN: Final = "/odradek.v1.AuthService/"  # the service by which callers log i
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 _PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
 _PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
+_FETCH: Final = "/odradek.v1.BrokerService/Fetch"
 _WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
 _PERCENT_A_CALL: Final = 0.03
 """The share of a second for which a unary call keeps the broker's event loop busy, in percent (300 us). The rest of
@@ -107,7 +108,7 @@ class Authorization(grpc.aio.ServerInterceptor):
     async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
         """Return the caller if it may have another call open; abort the call otherwise."""
         caller = await self._identified(method, context)
-        refused = self._intake.refusal(caller.owner, is_stream=is_stream)
+        refused = self._intake.refusal(caller.owner, is_stream=is_stream, is_fetch=method == _FETCH)
         if refused is not None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
         return caller
@@ -197,7 +198,7 @@ class Authorization(grpc.aio.ServerInterceptor):
     ) -> Conversation:
         async def conversation(requests: object, context: ServerContext) -> None:
             caller = await self._admitted(method, context, is_stream=True)
-            owner = caller.owner
+            owner, is_fetch = caller.owner, method == _FETCH
             caller.pace = self._intake.budget.turns.pace(owner)
             is_in_vain = method == _PRODUCE and not caller.has(_WRITES_SOMEWHERE)
             if is_in_vain and not self._intake.in_vain.has_room(owner, 1):
@@ -205,9 +206,9 @@ class Authorization(grpc.aio.ServerInterceptor):
                     grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, _WRITES_SOMEWHERE)
                 )
             with (
-                self._intake.held(owner, is_stream=True, is_in_vain=is_in_vain),
+                self._intake.held(owner, is_stream=True, is_fetch=is_fetch, is_in_vain=is_in_vain),
                 _ends_with(caller.session),
-                self._intake.watched(context, owner) as caller.stream,
+                self._intake.watched(context, owner, is_fetch=is_fetch) as caller.stream,
             ):
                 try:
                     await _serve(inner(requests, context), context)

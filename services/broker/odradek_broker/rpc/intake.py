@@ -23,7 +23,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from odradek_broker.rpc.callers import ServerContext
-from odradek_broker.rpc.unfinished import UnfinishedMessages, WatchedStream, peer_of
+from odradek_broker.rpc.unfinished import (
+    FETCH_WINDOW_BYTES,
+    WINDOW_BYTES,
+    UnfinishedMessages,
+    WatchedStream,
+    peer_of,
+)
 from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX
 from odradek_runtime.budget.client_budget import (
     ITEMS_MAX,
@@ -151,8 +157,9 @@ REQUEST_BYTES_MAX: Final = 4 << 20
 """The size limit of all requests except Produce, which contains records."""
 REQUEST_S_MAX: Final = 10.0
 """The time within which a request must arrive after the broker has begun to read it."""
-_CALLS_MAX, _CALLS_OWNER_MAX = 10_000, 2_000
+_CALLS_MAX, _CALLS_OWNER_MAX = 16_384, 4_096
 _STREAMS_MAX, _STREAMS_OWNER_MAX = 4_096, 512
+_FETCHES_MAX, _FETCHES_OWNER_MAX = 8_192, 2_048
 _IN_VAIN_MAX, _IN_VAIN_OWNER_MAX = 64, 2
 _UNREAD_MAX, _UNREAD_OWNER_MAX = 1_024, 256
 _READ_AT_ONCE_MAX, _READ_AT_ONCE_OWNER_MAX = 32, 4
@@ -169,6 +176,9 @@ class GrpcIntake:
         self.messages: Final = UnfinishedMessages()
         self.calls: Final = Shares(total_max=_CALLS_MAX, owner_max=_CALLS_OWNER_MAX)
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
+        """The number of streams whose requests contain records."""
+        self.fetches: Final = Shares(total_max=_FETCHES_MAX, owner_max=_FETCHES_OWNER_MAX)
+        """The number of Fetch streams, which have small requests. A gateway has one for each consumer instance."""
         self.in_vain: Final = Shares(total_max=_IN_VAIN_MAX, owner_max=_IN_VAIN_OWNER_MAX)
         """The number of Produce streams of callers that may write to no topic. A few are allowed, so that each topic
         gets its error.
@@ -178,19 +188,28 @@ class GrpcIntake:
             Shares(total_max=_READ_AT_ONCE_MAX, owner_max=_READ_AT_ONCE_OWNER_MAX)
         )
 
-    def refusal(self, owner: str, *, is_stream: bool) -> str | None:
+    def refusal(self, owner: str, *, is_stream: bool = False, is_fetch: bool = False) -> str | None:
         """Return why the owner may not begin another call; None if it may."""
         refused = self.calls.refusal(owner, 1, "calls")
         if refused is None and is_stream:
-            refused = self.streams.refusal(owner, 1, "streams of requests")
+            streams, what = (
+                (self.fetches, "Fetch streams") if is_fetch else (self.streams, "request streams")
+            )
+            refused = streams.refusal(owner, 1, what)
         return refused
 
     @contextmanager
     def held(
-        self, owner: str, *, is_stream: bool = False, is_in_vain: bool = False
+        self,
+        owner: str,
+        *,
+        is_stream: bool = False,
+        is_fetch: bool = False,
+        is_in_vain: bool = False,
     ) -> Iterator[None]:
         """Count a call as open until the body of the `with` statement ends."""
-        counted = [self.calls, *[self.streams] * is_stream, *[self.in_vain] * is_in_vain]
+        streams = self.fetches if is_fetch else self.streams
+        counted = [self.calls, *[streams] * is_stream, *[self.in_vain] * is_in_vain]
         for shares in counted:
             shares.take(owner, 1)
         try:
@@ -224,14 +243,19 @@ class GrpcIntake:
         return data
 
     @contextmanager
-    def watched(self, context: ServerContext, owner: str) -> Iterator[WatchedStream]:
+    def watched(
+        self, context: ServerContext, owner: str, *, is_fetch: bool = False
+    ) -> Iterator[WatchedStream]:
         """Watch a stream of requests until the body of the `with` statement ends. The current task is cancelled if
         the stream must end.
         """
         task = asyncio.current_task()
         assert task is not None
         now_s = monotonic_ms() / 1000
-        stream = self.messages.begin(peer_of(context.peer()), owner, now_s, task.cancel)
+        window_bytes = FETCH_WINDOW_BYTES if is_fetch else WINDOW_BYTES
+        stream = self.messages.begin(
+            peer_of(context.peer()), owner, now_s, task.cancel, window_bytes=window_bytes
+        )
         try:
             yield stream
         finally:
@@ -283,7 +307,7 @@ async def decoded(
     """Decode a request, in turns if it is long; abort the call if the request is too large or names too much."""
     if len(data) > REQUEST_BYTES_MAX:
         await context.abort(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.INVALID_ARGUMENT,
             f"the request has {len(data)} bytes; the limit is {REQUEST_BYTES_MAX}",
         )
     if len(data) < LONG_REQUEST_BYTES_MIN:

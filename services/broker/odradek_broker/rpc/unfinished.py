@@ -34,10 +34,12 @@ _SENT_OVERHEAD: Final = 0.005
 _CALL_BYTES: Final = 512
 _IDLE_BYTES_PER_S: Final = 4096
 _HANDSHAKE_BYTES: Final = 64 * 1024
-_STREAM_BYTES: Final = 1 << 20
+WINDOW_BYTES: Final = 1 << 20
 """How many bytes a stream may hold: its window, which is as large as a message of a producer. Thanks to this
 allowance, many producers that send at the same time do not count as an attack.
 """
+FETCH_WINDOW_BYTES: Final = 64 << 10
+"""The same for a Fetch stream, whose messages name partitions."""
 
 _LOOK_INTERVAL_S: Final = 0.2
 _BUSY_INTERVAL_S: Final = 0.05
@@ -57,16 +59,22 @@ class SocketBytes(NamedTuple):
 class WatchedStream:
     """One open stream of requests. Its servicer calls `delivered` for each message that has arrived."""
 
-    __slots__ = ("_connection", "end", "is_ended", "owner", "waiting_since_s")
+    __slots__ = ("_connection", "end", "is_ended", "owner", "waiting_since_s", "window_bytes")
 
     def __init__(
-        self, connection: _Connection, owner: str, now_s: float, end: Callable[[], object]
+        self,
+        connection: _Connection,
+        owner: str,
+        now_s: float,
+        end: Callable[[], object],
+        window_bytes: int,
     ) -> None:
         self._connection = connection
         self.owner = owner
         self.waiting_since_s = now_s
         self.end = end
         self.is_ended = False
+        self.window_bytes = window_bytes
 
     def delivered(self, size_bytes: int, now_s: float) -> None:
         """Record that a whole message arrived."""
@@ -75,7 +83,7 @@ class WatchedStream:
 
 
 class _Connection:
-    __slots__ = ("delivered_bytes", "held_bytes", "seen_at_s", "socket", "streams")
+    __slots__ = ("delivered_bytes", "held_bytes", "seen_at_s", "socket", "streams", "window_bytes")
 
     def __init__(self) -> None:
         self.delivered_bytes: float = 0  # bytes delivered since the last check
@@ -83,10 +91,11 @@ class _Connection:
         self.socket = SocketBytes(0, 0)
         self.seen_at_s: float | None = None
         self.streams: dict[WatchedStream, None] = {}
+        self.window_bytes = 0
 
     @property
     def excess_bytes(self) -> float:
-        return self.held_bytes - _STREAM_BYTES * len(self.streams)
+        return self.held_bytes - self.window_bytes
 
     def look(self, socket: SocketBytes, now_s: float) -> None:
         before = self.socket
@@ -134,18 +143,28 @@ class UnfinishedMessages:
         return peer in self._connections
 
     def begin(
-        self, peer: Peer, owner: str, now_s: float, end: Callable[[], object]
+        self,
+        peer: Peer,
+        owner: str,
+        now_s: float,
+        end: Callable[[], object],
+        *,
+        window_bytes: int = WINDOW_BYTES,
     ) -> WatchedStream:
-        """Watch a stream until `finish`; `end` ends its call."""
+        """Watch a stream, which may hold `window_bytes`, until `finish`; `end` ends its call."""
         connection = self._connection(peer)
         connection.delivered_bytes += _CALL_BYTES
-        stream = WatchedStream(connection, owner, now_s, end)
+        stream = WatchedStream(connection, owner, now_s, end, window_bytes)
         connection.streams[stream] = None
+        connection.window_bytes += window_bytes
         return stream
 
     def finish(self, stream: WatchedStream) -> None:
         """Forget a stream whose call has ended."""
-        stream._connection.streams.pop(stream, None)
+        connection = stream._connection
+        if stream in connection.streams:
+            del connection.streams[stream]
+            connection.window_bytes -= stream.window_bytes
 
     def look(self, sockets: Mapping[Peer, SocketBytes], now_s: float) -> list[WatchedStream]:
         """Compare the delivered bytes with the kernel's counts; return the streams that must end."""
