@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,8 @@ NAME_BYTES_MAX = 255  # limit of a file name in common file systems
 class Inode:
     """A file's present content, its durable content, and the changes in between."""
 
-    def __init__(self, modified_ms: int) -> None:
+    def __init__(self, number: int, modified_ms: int) -> None:
+        self.number = number
         self.modified_ms = modified_ms
         self.data = bytearray()
         self.durable = b""
@@ -179,6 +181,9 @@ class MemoryFile:
     def size_bytes(self) -> int:
         return len(self._inode.data)
 
+    def inode(self) -> int:
+        return self._inode.number
+
     def duplicate(self) -> MemoryFile:
         assert self.is_open
         self._storage.ask("open", self._path)
@@ -211,6 +216,7 @@ class MemoryStorage:
         self.is_hot = True
         self.now_ms = 0
         self.operations = 0
+        self._inodes = count(1)
 
     def ask(self, operation: str, path: Path) -> int | None:
         """Count an operation, and let `fault`, if it is set, fail it."""
@@ -298,7 +304,7 @@ class MemoryStorage:
         if create and path.name not in directory.entries:
             _check_name(path)
             self.ask("create", path)
-            directory.change({path.name: Inode(self.now_ms)})
+            directory.change({path.name: Inode(next(self._inodes), self.now_ms)})
         return MemoryFile(self, self.inode(path), path)
 
     def read(self, path: Path) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,42 @@ def test_the_restart_class_follows_from_what_was_left() -> None:
     assert broker.restart_class is RestartClass.POWER
     broker.lose_power_and_start()
     assert broker.restart_class is RestartClass.POWER
+
+
+def test_a_copy_of_a_directory_vouches_only_for_what_was_synced(tmp_path: Path) -> None:
+    """An operator restores a backup that was made while the broker was running."""
+    path = formatted(tmp_path)
+    killed = opened(path)
+    killed.loss_reported()
+    shutil.copytree(path, tmp_path / "backup")
+    again = opened(tmp_path / "backup")
+    assert again.restart_class is RestartClass.POWER
+    again.loss_reported()
+    os.rename(tmp_path / "backup", tmp_path / "moved")
+    again._lock.close()  # type: ignore[union-attr]
+    moved = opened(tmp_path / "moved")
+    assert moved.restart_class is RestartClass.PROCESS, "a renamed directory is no copy"
+    for directory in (killed, moved):
+        directory.close(broker_epoch=None)
+
+
+def test_the_lock_file_tells_a_copy_from_the_directory() -> None:
+    broker = memory_broker()
+    broker.storage.remove(PATH / ".lock")  # a copy has another one
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.POWER
+
+
+def test_a_marker_of_the_first_release_names_no_lock_file() -> None:
+    broker = memory_broker()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    marker = storage.inode(PATH / "running")
+    content = json.loads(bytes(marker.data))
+    del content["lock"]
+    marker.data[:] = json.dumps(content).encode()
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.PROCESS
 
 
 def test_a_loss_that_nobody_was_told_of_outlives_a_kill() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from odradek_broker.log import compaction, log_directory, log_jobs, partition_log, recovery, storage
 from odradek_broker.log.compaction import CompactJob
+from odradek_broker.log.directory.restart_markers import RestartMarkers
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.segments import swap
@@ -27,6 +28,7 @@ from tests.unit.log import (
     test_compaction_crashes,
     test_errors_of_the_process,
     test_lives,
+    test_log_directory,
     test_open_files,
     test_recovery,
     test_storage_faults,
@@ -49,6 +51,15 @@ def sync_tried_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 def name_of_the_data_directory_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_directory, "sync_name", lambda storage, path: None)
+
+
+def copy_taken_for_the_directory(patch: pytest.MonkeyPatch) -> None:
+    begin = RestartMarkers.begin
+
+    def begin_anywhere(self: RestartMarkers, *, lock_inode: int, **named: Any) -> Any:
+        return begin(self, lock_inode=0, **named)
+
+    patch.setattr(RestartMarkers, "begin", begin_anywhere)
 
 
 def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -175,6 +186,10 @@ NAMED: list[tuple[Patch, Callable[[], None]]] = [
 ]
 
 NAMED += [
+    (
+        copy_taken_for_the_directory,
+        test_log_directory.test_the_lock_file_tells_a_copy_from_the_directory,
+    ),
     (log_start_left_to_the_checkpoint, test_lives.test_a_kill_does_not_undo_delete_records),
     (
         compaction_up_to_the_high_watermark,

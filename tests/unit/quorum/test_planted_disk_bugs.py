@@ -15,7 +15,7 @@ from odradek_metadata_quorum.raft import replicated_state
 from odradek_metadata_quorum.raft.log_matching import LogMatching
 from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
 from odradek_metadata_quorum.raft.replication import Replication, SendWindow
-from odradek_metadata_quorum.storage import log_recovery, snapshot_store
+from odradek_metadata_quorum.storage import log_recovery, snapshot_store, vote_file
 from odradek_metadata_quorum.storage.log_recovery import LastSegment
 from odradek_metadata_quorum.storage.snapshot_store import SnapshotStore
 from odradek_metadata_quorum.storage.vote_file import VoteFile
@@ -27,6 +27,7 @@ from tests.unit.quorum import (
     test_interrupted_writes,
     test_later_formats,
     test_snapshots_without_room,
+    test_vote_file,
     test_write_barrier,
 )
 
@@ -80,6 +81,14 @@ def vote_not_made_durable_at_opening(patch: pytest.MonkeyPatch) -> None:
 
 def vote_only_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoteFile, "_make_durable", lambda self: self._file.sync())
+
+
+def vote_in_one_slot(patch: pytest.MonkeyPatch) -> None:
+    def write(self: Any, sequence: int, term: int, vote: int | None) -> None:
+        self._file.write(vote_file._encode(sequence, term, vote), sequence % 2 * 4096)
+        self._file.sync()
+
+    patch.setattr(VoteFile, "_write", write)
 
 
 def _without_sync_of(patch: pytest.MonkeyPatch, prefix: str) -> None:
@@ -188,6 +197,7 @@ DIRECTED: list[tuple[Patch, Callable[[], None]]] = [
     (directory_not_synced_at_opening, _killed(test_interrupted_writes.joining)),
     (vote_not_made_durable_at_opening, _killed(test_interrupted_writes.voting)),
     (vote_only_synced_at_opening, _failed(test_interrupted_writes.voting, "vote")),
+    (vote_in_one_slot, test_vote_file.test_a_flipped_bit_takes_no_vote_away),
     (vote_not_synced, test_write_barrier.test_at_every_message_the_disk_vouches_for_what_it_says),
     (
         vote_not_synced,

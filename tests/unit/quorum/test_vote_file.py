@@ -1,5 +1,5 @@
-"""Term and vote survive every torn write; if both slots of the file are damaged, the voter does not
-start.
+"""Term and vote survive every torn write and a flipped bit; if both slots of the file are damaged,
+the voter does not start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_a_torn_save_leaves_the_old_vote_or_the_new_one() -> None:
         disk = new_disk(seed, page_bytes=16)
         votes = VoteFile(disk)
         votes.save(5, 1)
-        disk.interrupt_after = seed % 2  # in the write, or between it and its sync
+        disk.interrupt_after = seed % 4  # in the write of each slot, or between it and its sync
         with pytest.raises(PowerCut):
             votes.save(6, 2)
         disk.crash()
@@ -45,11 +45,24 @@ def test_a_torn_save_leaves_the_old_vote_or_the_new_one() -> None:
         assert VoteFile(disk).term == 7
 
 
-def test_one_damaged_slot_is_survived_both_are_not() -> None:
+def test_a_flipped_bit_takes_no_vote_away() -> None:
+    for slot in (0, 1):
+        for saves in (1, 2):
+            disk = new_disk()
+            votes = VoteFile(disk)
+            for term in range(1, saves + 1):
+                votes.save(term, 2)
+            disk.corrupt(VOTE_FILE_NAME, slot * 4096 + 20)
+            again = VoteFile(disk)
+            assert (again.term, again.vote) == (saves, 2)
+            disk.corrupt(VOTE_FILE_NAME, (1 - slot) * 4096 + 20)
+            assert VoteFile(disk).term == saves
+
+
+def test_a_voter_whose_slots_are_both_damaged_does_not_start() -> None:
     disk = new_disk()
     VoteFile(disk).save(3, 1)
     disk.corrupt(VOTE_FILE_NAME, 20)
-    assert VoteFile(disk).term == 3
     disk.corrupt(VOTE_FILE_NAME, 4096 + 20)
     with pytest.raises(CorruptStorage, match="Keep this directory"):
         VoteFile(disk)

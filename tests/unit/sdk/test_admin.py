@@ -91,6 +91,15 @@ async def test_records_are_deleted_up_to_an_offset(client: Client) -> None:
     assert (await client.admin.list_offsets({("t", 0): -2}))[("t", 0)].offset == 10  # type: ignore[index]
 
 
+async def test_an_election_of_no_partitions_elects_nothing(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t", partitions=3)
+    assert await client.admin.elect_leaders([]) == []
+    assert await client.admin.elect_leaders(iter(()), unclean=True) == []
+    assert len(await client.admin.elect_leaders()) == 3
+
+
 async def test_the_cluster_and_its_brokers(cluster: MemoryCluster, client: Client) -> None:
     cluster.kill(2)
     described = await client.admin.describe_cluster()

@@ -284,17 +284,18 @@ class Admin:
         await self.alter_configs(resource, set=set, delete=delete)
 
     async def elect_leaders(
-        self, partitions: Iterable[PartitionLike] = (), *, unclean: bool = False
+        self, partitions: Iterable[PartitionLike] | None = None, *, unclean: bool = False
     ) -> list[PartitionOutcome]:
-        """Elect the preferred leader of each of these partitions, or of all partitions.
+        """Elect the preferred leader of each of these partitions, of all partitions if `partitions` is None.
 
         With `unclean`, elect a live replica of a partition without a leader, even if it is not in sync and records are
         lost. A partition that needs no election counts as a success.
         """
+        names = [partition_message(p) async for p in in_turns(partitions or ())]
+        if partitions is not None and not names:
+            return []  # a request that names no partition means all of them
         request = pb.ElectLeadersRequest(
-            election_type=int(unclean),
-            partitions=[partition_message(p) async for p in in_turns(partitions)],
-            timeout_ms=self._calls.timeout_ms,
+            election_type=int(unclean), partitions=names, timeout_ms=self._calls.timeout_ms
         )
         response = await self._calls.change(methods.ELECT_LEADERS, request)
         check(response.error_code, "electing leaders")

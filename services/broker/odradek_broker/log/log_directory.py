@@ -170,7 +170,7 @@ class LogDirectory:
                 recent_bytes_max=recent_bytes_max,
             )
             directory.restart_class, directory.previous_broker_epoch = directory._markers.begin(
-                boot_id=directory._boot_id, incarnation=incarnation
+                boot_id=directory._boot_id, lock_inode=lock.inode(), incarnation=incarnation
             )
         except BaseException:
             lock.close()

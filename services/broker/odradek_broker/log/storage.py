@@ -173,6 +173,9 @@ class File(Protocol):
 
     def size_bytes(self) -> int: ...
 
+    def inode(self) -> int:
+        """Return the number by which the file system knows the file; a copy of it has another one."""
+
     def duplicate(self) -> File:
         """Return a second handle for use in a thread, which its user has to close. It stays open when this handle is
         closed.
@@ -274,6 +277,9 @@ class DiskFile:
 
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def inode(self) -> int:
+        return os.fstat(self._fd).st_ino
 
     def duplicate(self) -> DiskFile:
         return DiskFile(_with_reserve(lambda: os.dup(self._fd)))

@@ -1,11 +1,15 @@
-"""The file with the voter's term and vote. It has two slots, so that a torn write leaves one of them intact.
+"""The file with the voter's term and vote. It has two slots on pages of their own, which hold the same record.
 
 A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote is not kept in the log,
-whose tail may be truncated after a crash. Each save goes to the slot that does not hold the newest record, on another
-page, and is synced before any message that depends on it leaves; a crash can only tear a record that no other voter
-knows of. Two unreadable slots are damage that a crash cannot cause, so the voter refuses to start.
+whose tail may be truncated after a crash. A save writes and syncs first one slot, then the other one, before any
+message that depends on it leaves:
 
-Opening writes the newest record again as it is, and syncs it: an earlier process may have been killed
+- A crash can only tear the slot that is being written. The other one holds the record before, or the new one.
+- A record that another voter knows of is in both slots, so a flipped bit in one of them takes nothing away. With one
+  copy, that damage would look like a torn write, and the voter would go on with the record before.
+- Two unreadable slots are damage that a crash cannot cause, so the voter refuses to start.
+
+Opening writes the newest record again to both slots, and syncs them: an earlier process may have been killed
 before its sync, or its sync may have failed, and then only the page cache holds the vote.
 """
 
@@ -62,8 +66,11 @@ class VoteFile:
         self._write(self._sequence, self.term, self.vote)
 
     def _write(self, sequence: int, term: int, vote: int | None) -> None:
-        self._file.write(_encode(sequence, term, vote), sequence % 2 * _SLOT_BYTES)
-        self._file.sync()
+        record = _encode(sequence, term, vote)
+        # Programs of the first release look for a record only in the slot of its number, so that one comes first.
+        for number in (sequence % 2, (sequence + 1) % 2):
+            self._file.write(record, number * _SLOT_BYTES)
+            self._file.sync()
 
     def close(self) -> None:
         """Release the descriptor."""
@@ -77,7 +84,7 @@ class VoteFile:
         # The file has a later format: ODV2, ODV3, ...
         if magic[:3] == _MAGIC[:3] and magic[3:].isdigit():
             raise newer_format(VOTE_FILE_NAME, int(magic[3:]), 1)
-        if magic != _MAGIC or crc != zlib.crc32(data[8:]) or sequence % 2 != number:
+        if magic != _MAGIC or crc != zlib.crc32(data[8:]):
             return None
         return sequence, term, None if vote == _NO_VOTE else vote
 

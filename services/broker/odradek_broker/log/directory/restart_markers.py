@@ -2,18 +2,23 @@
 
     clean      {"broker_epoch", "boot_id"}    written last by a controlled stop: all is synced
     running    {"boot_id", "incarnation",     written at start, removed by a controlled stop
-                "untold": "power"}
+                "lock", "untold": "power"}
     failed     the running marker, renamed when a write or a sync failed
 
     marker found at start            restart class
     clean                            CLEAN      nothing to scan, the replicas stay in their ISRs
     running, untold                  POWER      the last process died before it reported a loss
-    running, same boot id            PROCESS    the page cache survived: scan past recovery points
+    running, same boot and lock      PROCESS    the page cache survived: scan past recovery points
     running, another boot id         POWER      unsynced bytes may be lost
+    running, another lock file       POWER      the directory is a copy, perhaps an old one: a restored backup
     failed, or none                  POWER
 
 The running marker is renamed to the failed one, because a full disk has no space for a new file. If even that fails,
 the running marker is deleted, which has the same meaning.
+
+`lock` is the inode of the directory's lock file, which is created once and has another number in a copy of the
+directory. (Markers of the first release lack it.) By the boot id alone a backup would pass for the directory as the
+last process left it, with all that its replicas have acknowledged since.
 
 `untold` marks a loss until the controller has committed a registration with POWER. A process that
 dies before that (killed during its start, out of memory in recovery) leaves a running marker with the
@@ -58,7 +63,7 @@ class RestartMarkers:
         self._running: dict[str, object] = {}
 
     def begin(
-        self, *, boot_id: str, incarnation: IncarnationId
+        self, *, boot_id: str, lock_inode: int, incarnation: IncarnationId
     ) -> tuple[RestartClass, BrokerEpoch]:
         """Return the restart class and the broker epoch of the clean marker, and write the running marker.
 
@@ -74,13 +79,18 @@ class RestartMarkers:
         elif (
             running is not None
             and running.get("boot_id") == boot_id
+            and running.get("lock", lock_inode) == lock_inode
             and "untold" not in running
             and not self._storage.exists(self._directory / FAILED)
         ):
             restart_class = RestartClass.PROCESS
         else:
             restart_class = RestartClass.POWER
-        self._running = {"boot_id": boot_id, "incarnation": incarnation.hex()}
+        self._running = {
+            "boot_id": boot_id,
+            "incarnation": incarnation.hex(),
+            "lock": lock_inode,
+        }
         if restart_class is RestartClass.POWER:
             self._running["untold"] = "power"
         self._write(RUNNING, self._running)
