@@ -49,6 +49,29 @@ def test_a_commit_for_a_partition_that_is_not_there_is_refused_alone(
     assert set(talk.shard.table.offsets.of("g")) == {FIRST}
 
 
+def test_an_offset_of_a_topic_that_was_created_again_is_refused() -> None:
+    """The member read the old topic; the new one's first records would be passed over."""
+    talk = Conversation(catalog=catalog(t=(NEW_TOPIC_ID, 1), u=(TOPIC_ID, 1)))
+    other = TopicPartition("u", 0)
+    commit = CommitOffsets(
+        group_id="g",
+        member_id="",
+        instance_id=None,
+        generation_or_epoch=-1,
+        offsets={
+            FIRST: CommittedOffset(offset=9, topic_id=TOPIC_ID),
+            other: CommittedOffset(offset=4, topic_id=TOPIC_ID),
+        },
+    )
+    step = talk.shard.offsets.handle_commit(RequestId(1), commit, talk.catalog, now_ms=0, wall_ms=0)
+    (told,) = step.responses
+    assert told.response.partitions == {
+        FIRST: ErrorCode.UNKNOWN_TOPIC_ID,
+        other: ErrorCode.NONE,
+    }
+    assert set(talk.shard.table.offsets.of("g")) == {other}
+
+
 def test_what_was_committed_for_a_deleted_topic_is_forgotten_with_a_tombstone() -> None:
     talk = Conversation(catalog=catalog(t=(TOPIC_ID, 1), u=(NEW_TOPIC_ID, 2)))
     leader, _ = talk.stable_pair()

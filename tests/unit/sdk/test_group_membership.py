@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from odradek import TopicPartition
 from odradek.cluster.backoff import Backoff
-from odradek.cluster.metadata_cache import Topic
+from odradek.cluster.metadata_cache import MetadataCache, Partition, Topic
 from odradek.cluster.transport import Method
 from odradek.consumer.group_membership import GroupMembership
 from odradek.consumer.options import GroupOptions
 from odradek.errors import AuthorizationFailed, MemberFenced, OdradekError
+from odradek.partitions import EARLIEST
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 from tests.unit.sdk.numbered_records import until
@@ -35,6 +36,17 @@ class Coordinator:
         self.commit_codes: list[ErrorCode] = []
         self.is_silent = False
         self.topic_error: OdradekError | None = None
+        self.cache = MetadataCache()
+        self.create_topic(ID_1)
+
+    def create_topic(self, topic_id: bytes) -> None:
+        self.cache.topics["t"] = Topic(
+            name="t",
+            topic_id=topic_id,
+            is_internal=False,
+            partitions=[Partition(partition=0)],
+            metadata_offset=0,
+        )
 
     def start(self) -> None:
         """Start the member as the consumer does."""
@@ -42,7 +54,13 @@ class Coordinator:
     async def topic(self, name: str, *, timeout_s: float) -> Topic:
         if self.topic_error is not None:
             raise self.topic_error
-        return Topic(name=name, topic_id=ID_1, is_internal=False, partitions=[], metadata_offset=0)
+        return self.cache.topics[name]
+
+    async def fetch_topics(self, names: Iterable[str], *, timeout_s: float) -> None:
+        """Do nothing, because the metadata is there."""
+
+    def refresh_soon(self) -> None:
+        """Do nothing, because the metadata is always current."""
 
     async def call_any(self, method: Method[Any, Any], request: Any, *, timeout_s: float) -> Any:
         await asyncio.sleep(0)
@@ -171,12 +189,13 @@ async def test_a_topic_made_anew_is_given_up_and_taken_up_without_the_old_ones_o
 ) -> None:
     await bench.join()
     bench.shelf.offsets[T0] = (100, 0)
+    bench.coordinator.create_topic(ID_2)
     bench.coordinator.assignment = {ID_2: "t"}
     bench.coordinator.epoch = 2
     taken = len(bench.shelf.starts)
     await until(lambda: len(bench.shelf.starts) >= taken + 2)
     assert bench.member.owned == {T0: ID_2}
-    assert bench.shelf.starts[-1] == {}
+    assert bench.shelf.starts[-1] == {T0: EARLIEST}
     assert bench.coordinator.committed == {}
     asked = len(bench.coordinator.heartbeats)
     await until(lambda: len(bench.coordinator.heartbeats) > asked)

@@ -53,6 +53,9 @@ class GroupMember:
     is_heard = True
     times_lost = 0
 
+    def __init__(self) -> None:
+        self.owned: dict[TopicPartition, bytes] = {}
+
 
 def wide_cluster() -> Cluster:
     cluster = Cluster(["b1:1"], WideCluster())  # type: ignore[arg-type]

@@ -155,6 +155,11 @@ class MetadataCache:
         topic = self.topics.get(name)
         return topic if topic is not None and topic.partitions else None
 
+    def topic_id(self, name: str) -> bytes:
+        """Return the id of the topic; empty if it is not in the cache."""
+        topic = self.topics.get(name)
+        return b"" if topic is None else topic.topic_id
+
     def partition(self, partition: TopicPartition) -> Partition | None:
         """Return the partition, if it is in the cache."""
         topic = self.topics.get(partition.topic)

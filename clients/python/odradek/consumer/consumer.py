@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
 
 from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Change, MetadataCache
@@ -91,6 +91,8 @@ class Consumer:
         self._is_source_new = bool(topics) and group is None
         self._has_subscription = bool(topics)
         self._seeks_to_come: int | None = None
+        # The topics of the source that were read before, also those that were deleted since.
+        self._read_topics: set[str] = set()
         self._is_subscribed = False
         self._is_closing = self._is_closed = False
         self._member: GroupMembership | None = None
@@ -112,7 +114,11 @@ class Consumer:
         if self._member is not None and self._has_subscription:
             self._member.start()
         if self._is_source_new:
-            await self._learn_topics()
+            try:
+                await self._learn_topics()
+            except BaseException:
+                await self.close()
+                raise
         return self
 
     async def __aexit__(
@@ -374,7 +380,7 @@ class Consumer:
         deadline_s = _deadline_s(timeout_ms)
         while True:
             await self._ready()
-            position = self._ahead.position(name)
+            position = self._ahead.position(self._assigned(name))
             if position >= 0:
                 return position
             if not await self._wait(deadline_s):
@@ -472,15 +478,12 @@ class Consumer:
 
     def _use(self, source: AssignmentSource) -> None:
         self._source = source
+        self._read_topics.intersection_update(source.topics)
         self._has_subscription = True
         self._seeks_to_come = None
-        if isinstance(source, FixedPartitions):
-            self._is_source_new = False
+        self._is_source_new = isinstance(source, WholeTopics) and bool(source.topics)
+        if not self._is_source_new:
             self._assign_from_source()
-        else:
-            self._is_source_new = bool(source.topics)
-            if not source.topics:
-                self._assign_from_source()
 
     async def _learn_topics(self) -> None:
         self._is_source_new = False
@@ -505,8 +508,12 @@ class Consumer:
             for name in new:
                 self._planner.seek_to_timestamp(name, self._seeks_to_come)
         if isinstance(self._source, WholeTopics):
+            if self.options.auto_offset_reset != "error":
+                topics |= self._read_topics
+            self._read_topics |= {name.topic for name in new}
             for name in new:
-                if name.topic in topics:  # read a new partition from its beginning
+                # Read a new partition from its beginning, also one of a topic that was created again.
+                if name.topic in topics:
                     self._planner.seek_to_timestamp(name, EARLIEST)
 
     def _on_change(self, change: Change) -> None:
@@ -555,17 +562,6 @@ def _deadline_s(timeout_ms: int | None) -> float | None:
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
-class AssignmentSource(Protocol):
-    """Determines the partitions to read; it is asked again after each change of the metadata."""
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics whose metadata the source needs."""
-
-    def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
-        """Return the partitions to read, as far as the metadata is known."""
-
-
 class FixedPartitions:
     """Partitions that the program assigned."""
 
@@ -597,3 +593,7 @@ class WholeTopics:
             if (topic := cache.topic(name)) is not None
             for partition in topic.partitions
         ]
+
+
+AssignmentSource: TypeAlias = FixedPartitions | WholeTopics
+"""Determines the partitions to read; it is asked again after each change of the metadata."""

@@ -17,6 +17,10 @@ A partition returns to ready when its leader moves, its stream breaks, or the br
 (after a pause). It returns to unpositioned when its fetch offset is out of range and there is a reset policy. Errors
 that are not retriable are kept in `errors`, and the next read raises them.
 
+A position belongs to one topic id. If the topic is deleted and another one gets its name, the new one is read from its
+beginning, because all of its records are new to the program; with the policy "error" that is an error. A partition that
+a group assigned is not read until the group assigns the one of the new topic.
+
 A partition has two offsets: `position`, of the next record to return, and `fetch_offset`, of the next one to arrive;
 the records between them are in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
 broker repeats: a response with another id was sent before a seek, a pause or a move, and is dropped.
@@ -48,6 +52,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.record_messages import FetchedPartition
 
 ResetPolicy: TypeAlias = Literal["earliest", "latest", "error"]
+TopicIdOf: TypeAlias = Callable[[str], bytes]
+"""topic -> its id in the metadata, or empty if it is not there"""
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
 """partition -> (endpoint, leader epoch), or None while it has no leader with a known address."""
 
@@ -80,6 +86,7 @@ class FetchPlanner:
         reset: ResetPolicy = "latest",
         read_committed: bool = False,
         backoff: Backoff | None = None,
+        topic_id_of: TopicIdOf = lambda _: b"",
     ) -> None:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
         self.chunks: deque[FetchedChunk] = deque()
@@ -89,6 +96,7 @@ class FetchPlanner:
         """Whether a response showed that the metadata is stale. The fetcher resets it when it asks for new metadata."""
         self._reset: ResetPolicy = reset
         self._read_committed = read_committed
+        self._topic_id_of = topic_id_of
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
         self._undecided: dict[TopicPartition, None] = {}
         """The partitions whose next step `plan` decides, in this order."""
@@ -119,7 +127,11 @@ class FetchPlanner:
             if name not in self.partitions:
                 start = UNKNOWN if held_from is None else held_from.get(name, UNKNOWN)
                 self.partitions[name] = PartitionProgress(
-                    name, start, start, is_held=held_from is not None
+                    name,
+                    position=start,
+                    fetch_offset=start,
+                    is_held=held_from is not None,
+                    is_of_group=held_from is not None,
                 )
                 self._undecided[name] = None
 
@@ -354,6 +366,15 @@ class FetchPlanner:
         plan: FetchPlan,
     ) -> None:
         """Decide the next step of one partition, whose leader is `target` (endpoint, leader epoch)."""
+        topic_id = self._topic_id_of(progress.name.topic)
+        if not progress.topic_id:
+            progress.topic_id = topic_id
+        elif topic_id not in (b"", progress.topic_id):
+            self._restart(progress)
+            if progress.is_of_group:
+                return
+            progress.topic_id = topic_id
+            self._begin_new_topic(progress)
         if progress.position == UNKNOWN:
             self._look_up(progress, plan)
             return
@@ -383,6 +404,19 @@ class FetchPlanner:
                 return
             progress.lookup_ms = _RESETS[self._reset]
         plan.lookups[progress.name] = progress.lookup_ms
+
+    def _begin_new_topic(self, progress: PartitionProgress) -> None:
+        progress.lookup_ms = EARLIEST
+        progress.position = progress.fetch_offset = UNKNOWN
+        progress.last_epoch = progress.validated_epoch = -1
+        progress.is_looking_up = False
+        if self._reset == "error":
+            progress.is_looking_up = True  # until the user seeks
+            self.raise_soon(
+                OffsetOutOfRange(
+                    f"{progress.name}: the topic was deleted and created again, so it has no position"
+                )
+            )
 
     def _begin(
         self, progress: PartitionProgress, endpoint: str, leader_epoch: int, now_ms: int

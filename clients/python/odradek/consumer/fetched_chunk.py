@@ -147,6 +147,10 @@ class PartitionProgress:
 
     name: TopicPartition
     position: int = UNKNOWN
+    topic_id: bytes = b""
+    """The topic to which the position belongs; empty until there is metadata of it."""
+    is_of_group: bool = False
+    """Whether the group assigned the partition, and so determines where to read it."""
     fetch_offset: int = UNKNOWN
     lookup_ms: int | None = None
     """The timestamp to look up while the position is unknown; EARLIEST or LATEST, too."""

@@ -42,14 +42,16 @@ from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
     InvalidRequest,
+    LeaderNotAvailable,
     MemberFenced,
     OdradekError,
     RequestTimedOut,
+    UnknownTopic,
     UnsupportedOperation,
     error_code,
     error_of,
 )
-from odradek.partitions import TopicPartition
+from odradek.partitions import EARLIEST, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
@@ -74,8 +76,8 @@ class Reader(Protocol):
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these partitions. A new one starts at its offset in `starts`, or else as auto_offset_reset says,
-        once it is released.
+        """Read exactly these partitions. A new one starts at its offset in `starts`, which may be EARLIEST, or else as
+        auto_offset_reset says, once it is released.
         """
 
     def release(self, names: Sequence[TopicPartition]) -> None:
@@ -107,6 +109,8 @@ class GroupMembership:
         # Internal topics that match the pattern: the member owns their partitions, but does not read them.
         self._excluded: set[str] = set()
         self._topics = topics
+        # Topics as they were when this member subscribed to them: their id, and the number of their partitions.
+        self._subscribed: dict[str, tuple[bytes, int]] = {}
         self._cluster = cluster
         self._reader = reader
         self._target: dict[TopicPartition, bytes] | None = None
@@ -191,6 +195,7 @@ class GroupMembership:
             await self._put_on_wire()
             self._is_join_under_way = self.member_epoch == _JOIN
             try:
+                await self._note_topics()
                 response = await self._cluster.call_any(
                     GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=CALL_S_MAX
                 )
@@ -234,6 +239,18 @@ class GroupMembership:
         self._is_let_in.set()
         self._reader.fail(error)
         await self._lose()
+
+    async def _note_topics(self) -> None:
+        """Note which partitions there are before the coordinator hears of the subscription."""
+        topics = self._topics - self._subscribed.keys()
+        if not topics:
+            return
+        await self._cluster.fetch_topics(topics, timeout_s=CALL_S_MAX)
+        for name in topics:
+            topic = self._cluster.cache.topic(name)
+            self._subscribed[name] = (
+                (b"", 0) if topic is None else (topic.topic_id, len(topic.partitions))
+            )
 
     async def _rest(self) -> None:
         try:
@@ -307,7 +324,7 @@ class GroupMembership:
         new = [name for name in target if name not in self.owned]
         if new:
             try:
-                starts = await self._starts(new)
+                starts = await self._starts(new, target)
             except OdradekError as error:
                 group = self.options.group
                 _log.warning("Failed to look up committed offsets of group %s: %s", group, error)
@@ -344,16 +361,36 @@ class GroupMembership:
     def _readable(self, names: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [name for name in names if name.topic not in self._excluded]
 
-    async def _starts(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        for name in sorted({name.topic for name in names}):
+    async def _starts(
+        self, names: Sequence[TopicPartition], target: Mapping[TopicPartition, bytes]
+    ) -> dict[TopicPartition, int]:
+        """Return the committed offsets of new partitions. A partition without one that did not exist when this member
+        subscribed to its topic starts at EARLIEST, because all of its records were written since.
+        """
+        for name, topic_id in sorted({name.topic: target[name] for name in names}.items()):
             topic = await self._cluster.topic(name, timeout_s=_TOPIC_S)
+            if topic.topic_id != topic_id:
+                self._cluster.refresh_soon()
+                raise LeaderNotAvailable(
+                    f"the metadata of topic {name!r} is not that of its assignment"
+                )
+            self._subscribed.setdefault(name, (topic_id, len(topic.partitions)))
             # The coordinator matches the pattern against all topics, and RE2 cannot say "but not these".
             # So the member owns internal topics, which keeps its target and what it owns equal, without reading.
             is_by_pattern = self.options.pattern is not None and name not in self._topics
             if topic.is_internal and is_by_pattern and self.options.exclude_internal_topics:
                 self._excluded.add(name)
         committed = await self._offsets.committed(self._readable(names))
-        return {name: offset for name, offset in committed.items() if offset is not None}
+        return {
+            name: EARLIEST if offset is None else offset
+            for name, offset in committed.items()
+            if offset is not None or self._is_added(name, target[name])
+        }
+
+    def _is_added(self, name: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether the partition did not exist when this member subscribed to its topic."""
+        first_id, first_count = self._subscribed[name.topic]
+        return topic_id != first_id or name.partition >= first_count
 
     async def _lose(self) -> None:
         """Give up all partitions, because the group fenced or removed the member and its partitions now belong to
@@ -454,6 +491,10 @@ class GroupMembership:
         gone = set(revoked)
         try:
             await self._commit_new({n: at for n, at in self._committable.items() if n in gone})
+        except UnknownTopic as error:
+            _log.info(
+                "Offsets of group %s are gone with their topic: %s", self.options.group, error
+            )
         except OdradekError as error:
             _log.warning(
                 "Failed to commit offsets of group %s before giving up partitions: %s",

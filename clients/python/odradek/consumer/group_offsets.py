@@ -41,6 +41,10 @@ class Member(Protocol):
     times_lost: int
     """How often the group removed this member. What it read before the last removal must not be committed."""
 
+    @property
+    def owned(self) -> Mapping[TopicPartition, bytes]:
+        """The owned partitions, with the id of their topic."""
+
 
 class GroupOffsets:
     """The committed offsets of a group, as one member commits and fetches them."""
@@ -77,7 +81,13 @@ class GroupOffsets:
     async def _commit(self, offsets: Offsets, member: Member) -> None:
         request = pb.CommitOffsetsRequest(group_id=self._group, instance_id=self._instance_id)
         async for name, (offset, epoch) in in_turns(offsets.items()):
-            request.offsets.add(partition=_named(name), offset=offset, leader_epoch=epoch)
+            # By its id the coordinator refuses the offset if the topic was deleted and created again meanwhile.
+            request.offsets.add(
+                partition=_named(name),
+                offset=offset,
+                leader_epoch=epoch,
+                topic_id=member.owned.get(name, b""),
+            )
 
         times_lost = member.times_lost
 

@@ -32,6 +32,7 @@ class ReadAhead:
         self.planner = FetchPlanner(
             reset=options.auto_offset_reset,
             read_committed=options.isolation_level == "read_committed",
+            topic_id_of=cluster.cache.topic_id,
         )
         self.fetcher = Fetcher(cluster, self.planner, options)
         self.decoded: deque[ConsumerRecord] = deque()
@@ -151,7 +152,9 @@ class ReadAhead:
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
         """Read exactly these partitions, new ones from `starts`, and return no records of them before `release`."""
-        self.assign(owned, held_from=starts)
+        offsets = {name: offset for name, offset in starts.items() if offset >= 0}
+        for name in self.assign(owned, held_from=offsets) & starts.keys() - offsets.keys():
+            self.planner.seek_to_timestamp(name, starts[name])
 
     def hold(self, names: Sequence[TopicPartition]) -> None:
         """Return no more records of these partitions, which are being revoked."""

@@ -241,21 +241,24 @@ class MemoryGroups:
         return list(topics.values())
 
     def commit(self, request: pb.CommitOffsetsRequest, now_s: float) -> pb.CommitOffsetsResponse:
-        """Commit all offsets, or none if a partition does not exist."""
+        """Commit the offsets of those partitions that exist."""
         code = self.commit_error(request, now_s)
         if code is not ErrorCode.NONE:
             return pb.CommitOffsetsResponse(error_code=code)
         response = pb.CommitOffsetsResponse()
+        existing = pb.CommitOffsetsRequest(group_id=request.group_id)
         for item in request.offsets:
             name = item.partition
             topic = self._topics.get(name.topic)
-            is_known = topic is not None and 0 <= name.partition < len(topic.partitions)
-            response.offsets.add(
-                partition=name,
-                error_code=ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            )
-        if all(result.error_code == ErrorCode.NONE for result in response.offsets):
-            self.store(request)
+            code = ErrorCode.NONE
+            if topic is None or not 0 <= name.partition < len(topic.partitions):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif item.topic_id not in (b"", topic.topic_id):
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            else:
+                existing.offsets.append(item)
+            response.offsets.add(partition=name, error_code=code)
+        self.store(existing)
         return response
 
     def commit_error(self, request: pb.CommitOffsetsRequest, now_s: float) -> ErrorCode:

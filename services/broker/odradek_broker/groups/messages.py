@@ -156,7 +156,8 @@ class CommittedOffset(Struct, frozen=True, kw_only=True, gc=False):
     offset: Offset
     leader_epoch: LeaderEpoch = LeaderEpoch(-1)
     metadata: str = ""
-    # The coordinator sets it. Offsets that an older release wrote have NO_TOPIC_ID.
+    # In a request, the topic that was read, if the client named it; the coordinator refuses the offset if another topic
+    # has the name. In state, the coordinator sets it; offsets that an older release wrote have NO_TOPIC_ID.
     topic_id: TopicId = NO_TOPIC_ID
     commit_timestamp_ms: int = -1
     # Set only by the retention_time_ms of old clients; -1: the broker's retention applies.

@@ -106,6 +106,9 @@ class OffsetShard:
             if topic_id is None:
                 results[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
+            if committed.topic_id not in (NO_TOPIC_ID, topic_id):
+                results[partition] = ErrorCode.UNKNOWN_TOPIC_ID
+                continue
             if len(committed.metadata.encode()) > self.settings.offset_metadata_bytes_max:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue

@@ -16,6 +16,7 @@ from odradek_broker.groups.messages import (
     OffsetsAnswer,
 )
 from odradek_protocol.identity import (
+    NO_TOPIC_ID,
     BrokerId,
     GroupId,
     LeaderEpoch,
@@ -85,6 +86,7 @@ def commit(request: pb.CommitOffsetsRequest) -> CommitOffsets:
                 offset=Offset(item.offset),
                 leader_epoch=LeaderEpoch(item.leader_epoch),
                 metadata=item.metadata,
+                topic_id=TopicId(item.topic_id) if item.topic_id else NO_TOPIC_ID,
             )
             for item in request.offsets
         },
