@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from odradek import Client, LinkState, Producer
+from odradek import Client, LinkState, Producer, RecordMetadata
+from odradek.cluster.metadata_cache import Change
 from odradek.errors import (
     AdvertisedNameUnresolvable,
     AuthorizationFailed,
@@ -121,6 +122,27 @@ async def test_records_of_a_deleted_topic_fail_and_its_namesake_takes_new_ones(
         cluster._faults.clear()
         cluster.create_topic("t", 2)
         assert (await producer.send_and_wait("t", b"new", partition=1)).offset == 0
+
+
+async def test_a_record_that_is_sent_while_its_topic_is_deleted_fails_at_once(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    """It was kept until its delivery timeout, which blamed a missing leader."""
+    cluster.create_topic("t")
+    async with client.producer(delivery_timeout_ms=60_000) as producer:
+        await producer.send_and_wait("t", b"before")
+        late: list[asyncio.Task[RecordMetadata]] = []
+
+        def send_now(change: Change) -> None:
+            # The sender has been told of the deletion, and the producer has not.
+            if "t" in change.topics and not late:
+                late.append(asyncio.create_task(producer.send_and_wait("t", b"late")))
+
+        client._cluster._listeners.insert(1, send_now)
+        cluster.delete_topic("t")
+        await until(lambda: late)
+        with pytest.raises(UnknownTopic):
+            await asyncio.wait_for(late[0], 10)
 
 
 async def test_a_topic_made_anew_does_not_know_the_producer_yet(

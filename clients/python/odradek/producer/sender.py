@@ -330,13 +330,22 @@ class Sender:
     def _by_leader(self) -> tuple[dict[str, list[PartitionQueue]], bool]:
         by_endpoint: dict[str, list[PartitionQueue]] = {}
         leaderless = False
-        for queue in self._accumulator.pending:
-            leader = self._cluster.cache.leader_endpoint(queue.name)
-            if leader is None:
-                leaderless = True
-            else:
+        cache = self._cluster.cache
+        for queue in list(self._accumulator.pending):
+            leader = cache.leader_endpoint(queue.name)
+            if leader is not None:
                 by_endpoint.setdefault(leader[1], []).append(queue)
+            elif cache.partition(queue.name) is not None:
+                leaderless = True
+            else:  # its records were sent between the deletion and the change of the producer's partitions
+                self._fail_deleted(queue)
         return by_endpoint, leaderless
+
+    def _fail_deleted(self, queue: PartitionQueue) -> None:
+        deleted = UnknownTopic(
+            f"topic {queue.topic!r} was deleted", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        self._run(self._accumulator.fail_queue(queue, deleted))
 
     def _send(self, endpoint: str, queues: list[PartitionQueue], now_ms: int) -> None:
         stream = self._streams.get(endpoint)
@@ -459,10 +468,7 @@ class Sender:
             if queue.is_empty:
                 continue
             if name.topic in change.topics and name.topic not in self._cluster.cache.topics:
-                deleted = UnknownTopic(
-                    f"topic {name.topic!r} was deleted", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
-                self._run(self._accumulator.fail_queue(queue, deleted))
+                self._fail_deleted(queue)
             else:
                 self._accumulator.leader_changed(queue)
         if change.leaders or self._cluster.state is LinkState.CLOSED:
