@@ -125,6 +125,7 @@ class _Session(Generic[E, R]):
         self._under_way = 0
 
     async def run(self) -> None:
+        refusal: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {group.create_task(self._write())}
@@ -132,7 +133,9 @@ class _Session(Generic[E, R]):
                 for task in tuple(tasks):
                     task.cancel()
         except* StreamRefused as refused:
-            raise refused.exceptions[0] from None
+            refusal = refused.exceptions[0]
+        if refusal is not None:
+            raise refusal
 
     async def _read(self, group: asyncio.TaskGroup, tasks: set[asyncio.Task[None]]) -> None:
         while (message := await self._connection.read()) is not None:

@@ -195,12 +195,15 @@ class _PeerStream(Generic[E, R]):
                     await connection.accepted()
             except TimeoutError:
                 raise StreamBroken("the broker does not accept the stream") from None
+            end: StreamBroken | None = None
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._write(connection))
                     group.create_task(self._read(connection))
             except* StreamBroken as broken:
-                raise StreamBroken(str(broken.exceptions[0])) from None
+                end = StreamBroken(str(broken.exceptions[0]))
+            if end is not None:
+                raise end
         finally:
             await connection.close()
 
