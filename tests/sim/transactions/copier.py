@@ -8,6 +8,7 @@ the members of a group fence each other by generations.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable
 from typing import Any, Final
@@ -26,6 +27,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.consumer_member import ConsumerMember
 from tests.sim.group_history import GroupHistory
 from tests.sim.member import Member
+from tests.sim.scheduler import MS
 from tests.sim.transactions.history_checker import (
     GroupPartition,
     OffsetFetch,
@@ -39,6 +41,7 @@ from tests.sim.transactions.transactional_producer import partitions_of
 COPIES_TOPIC: Final = "copies"
 CLASSIC_COPIERS: Final = GroupId("classic-copiers")
 CONSUMER_COPIERS: Final = GroupId("consumer-copiers")
+STALLED_BEFORE_THE_END: Final = 0.05
 
 
 class Copying(Member):
@@ -170,6 +173,10 @@ class Copying(Member):
         except Abortable:
             wants_commit = False
         wants_commit = wants_commit and error is ErrorCode.NONE
+        if self.scheduler.chance(STALLED_BEFORE_THE_END):
+            # Its successor gets the partitions while the offsets are pending.
+            self.stall(self.scheduler.between(3_000, 8_000) * MS)
+            await asyncio.sleep(0.001)  # the next turn of the loop comes after the stop
         await producer.end(transaction, is_commit=wants_commit)
         self._note(transaction, source, read.next_offset)
         return error
