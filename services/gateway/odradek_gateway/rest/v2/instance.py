@@ -28,6 +28,7 @@ _WAITING_MAX: Final = 32
 _AUTO_COMMIT_S: Final = 5.0  # like the default of auto.commit.interval.ms
 _log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
+_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _WHOLE_MAX: Final = 2**31 - 1
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[^/%]{0,249}")
 INSTANCE_CONFIGS: Final[dict[str, Any]] = {
@@ -40,6 +41,7 @@ INSTANCE_CONFIGS: Final[dict[str, Any]] = {
         "id": {"type": ["string", "null"], "pattern": r"^(?!\.{1,2}$)[^/%]{0,249}$"},
         "format": {"enum": ["binary", "json", None]},
         "auto.offset.reset": {"enum": [*_RESETS, None]},
+        "isolation.level": {"enum": [*_ISOLATION_LEVELS, None]},
         "auto.commit.enable": {"enum": ["true", "false", True, False, None]},
         "fetch.min.bytes": {
             "anyOf": [
@@ -68,6 +70,7 @@ class InstanceSpec:
     principal: str = ""  # the principal that owns the instance; empty without authentication
     format: str = "binary"
     auto_offset_reset: str = "latest"
+    isolation_level: str = "read_uncommitted"
     auto_commit: bool = True
     fetch_min_bytes: int = 1
     request_timeout_ms: int = 1_000
@@ -104,6 +107,7 @@ def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
         name=next((name for name in names if name), ""),
         format=_one_of(body, "format", "binary", ("binary", "json")),
         auto_offset_reset=_one_of(body, "auto.offset.reset", "latest", tuple(_RESETS)),
+        isolation_level=_one_of(body, "isolation.level", "read_uncommitted", _ISOLATION_LEVELS),
         auto_commit=_one_of(body, "auto.commit.enable", "true", ("true", "false")) == "true",
         fetch_min_bytes=_whole(body, "fetch.min.bytes", default=1, minimum=-1),
         request_timeout_ms=_whole(body, "consumer.request.timeout.ms", default=1_000, minimum=0),
@@ -223,6 +227,7 @@ class Instance:
             return self._consumer
         spec = self.spec
         reset: Any = _RESETS[spec.auto_offset_reset]
+        isolation_level: Any = spec.isolation_level
         if spec.topics or spec.pattern:
             group = GroupOptions(
                 group=spec.group, pattern=spec.pattern, auto_commit=spec.auto_commit
@@ -231,6 +236,7 @@ class Instance:
                 *spec.topics,
                 group=group,
                 auto_offset_reset=reset,
+                isolation_level=isolation_level,
                 prefetch_bytes_max=self.prefetch_bytes_max,
             )
             await consumer.__aenter__()
@@ -240,7 +246,9 @@ class Instance:
             # The instance may have ended during the call, and nothing would close a new consumer.
             self._require_open()
             consumer = self.client.consumer(
-                auto_offset_reset=reset, prefetch_bytes_max=self.prefetch_bytes_max
+                auto_offset_reset=reset,
+                isolation_level=isolation_level,
+                prefetch_bytes_max=self.prefetch_bytes_max,
             )
             consumer.assign(names)
             for name, offset in committed.items():
