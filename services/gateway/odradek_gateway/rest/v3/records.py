@@ -47,8 +47,11 @@ from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 from odradek_runtime.logs import event_log
 
-_BETWEEN_BRACKETS = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\[\s\S])*+")*+')
-"""Matches what is outside of brackets and quotes, and whole strings."""
+# The outer repetition is not possessive: before Python 3.11.5, one whose part fails in the middle, here at a string
+# that has not ended yet, continues behind the beginning of that part (gh-106052). It is bounded, because each of its
+# repetitions takes memory.
+_BETWEEN_BRACKETS = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\[\s\S])*+"){0,1000}')
+"""Matches what is outside of brackets and quotes, and whole strings, though not always up to the next bracket."""
 _IN_STRING = re.compile(rb'["\\]')
 _BLANK = b" \t\r\n"
 
@@ -127,7 +130,7 @@ class JsonObjects:
                 self._in_string = True
             elif byte in b"{[":
                 self._depth += 1
-            else:
+            elif byte in b"}]":
                 self._depth -= 1
                 if self._depth <= 0:
                     self._depth = 0
