@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import signal
@@ -20,6 +21,10 @@ from tests.tools import LEAVE_OUT_NOTHING, table
 
 # The processes that tests start write and use bytecode: without it each of them compiles 250 modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Processes that tests start do not warn that the codec in C is missing, so tests can compare their whole output.
+if importlib.util.find_spec("odradek_protocol.records._codec") is None:
+    os.environ.setdefault("ODRADEK_PURE_PYTHON", "1")
 
 # A first example pays for imports, and machines are shared: time is pytest-timeout's business.
 settings.register_profile("odradek", deadline=None)

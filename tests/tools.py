@@ -66,6 +66,16 @@ def _spark_works() -> bool:
     return missing() is None
 
 
+def _has_terminals() -> bool:
+    try:
+        descriptors = os.openpty()
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return True
+
+
 def _has_namespaces() -> bool:
     """Return whether this user may create network and mount namespaces."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "setpriv", "nsenter"))):
@@ -106,6 +116,7 @@ TOOLS: Final[dict[str, Tool]] = {
         _command("helm"), "go install helm.sh/helm/v3/cmd/helm@v3.18.6, and its folder into PATH"
     ),
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
+    "pseudo-terminals": Tool(_has_terminals, "mount -t devpts devpts /dev/pts"),
     "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),
     "systemd": Tool(_command("systemd-analyze"), "apt-get install systemd"),
     "Go": Tool(_command("go"), "apt-get install golang-go"),

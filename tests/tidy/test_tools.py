@@ -33,7 +33,8 @@ def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c"]
     (folder / "pytest.ini").write_text("[pytest]\n")
     plugin = ["-p", "tests.conftest", str(folder)]
-    env = {name: value for name, value in os.environ.items() if name != LEAVE_OUT_NOTHING}
+    without = (LEAVE_OUT_NOTHING, "PYTEST_ADDOPTS")
+    env = {name: value for name, value in os.environ.items() if name not in without}
     env |= {"PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(
         [*command, str(folder / "pytest.ini"), *plugin],

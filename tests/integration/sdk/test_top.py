@@ -17,6 +17,7 @@ import pytest
 
 from odradek import sync
 from odradek.embedded import ClusterPlan, EmbeddedCluster
+from tests.tools import need
 
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 HOME = "\x1b[H"
@@ -27,6 +28,7 @@ LONG_NAME = "a-topic-with-a-name-that-is-wider-than-the-whole-terminal-" * 3
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """Yield a cluster with more topics than a small terminal has lines for; one has a long name."""
+    need("pseudo-terminals")
     plan = ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path_factory.mktemp("top"))
     with EmbeddedCluster(plan) as cluster:
         cluster.start()
