@@ -42,6 +42,9 @@ def dev(machine: Machine) -> Iterator[Popen[str]]:
             if "In another terminal" in line:
                 break
         assert any("The cluster accepts writes" in line for line in lines), "".join(lines)
+        table = [line.rstrip() for line in lines if "-1 " in line]
+        assert table
+        assert max(map(len, table)) <= 80, "the table fits a terminal of 80 columns"
         yield process
     finally:
         machine.kill_all()

@@ -56,6 +56,7 @@ def test_the_sdk_at_the_kafka_listener_learns_the_grpc_address(cluster: Embedded
     error = connect(address(cluster, "kafka"))
     assert "this is the listener KAFKA of broker 1, for Kafka clients" in str(error)
     assert f"its gRPC address, {address(cluster, 'grpc')}" in str(error)
+    assert str(error).count("gRPC address") == 1
     wait_for_log(cluster, "broker-1", "a gRPC client: this is the listener KAFKA")
 
 

@@ -36,7 +36,7 @@ from odradek.admin.transaction_admin import (
     TransactionDescription,
 )
 from odradek.admin.transaction_causes import TransactionLook, transaction_causes
-from odradek.cli.why import existing
+from odradek.cli.why import existing, lines_of
 from odradek.partitions import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -164,6 +164,36 @@ def test_a_replica_that_catches_up_is_shown_with_its_bytes_and_its_throttle() ->
     moving = look(directories=sizes, partitions={ORDERS: partition(adding_replicas=(2,))})
     cause = only(list(only(partition_causes(moving, [ORDERS])).because))
     assert "still copying orders-0, which moves to it" in cause.what
+
+
+def test_partitions_with_the_same_replicas_in_another_order_share_an_entry() -> None:
+    payments = TopicPartition("payments", 0)
+    here = {ORDERS: partition(), payments: partition(replicas=(2, 1))}
+    cause = only(
+        partition_causes(
+            look(partitions=here, cluster=cluster(broker(1), broker(2, is_fenced=True))), here
+        )
+    )
+    assert cause.what.startswith("orders-0, payments-0 are under-replicated")
+    assert "replicas 1,2; in sync 1" in cause.evidence
+
+
+def test_a_cause_is_explained_only_once() -> None:
+    gone = Cause(
+        what="broker 2 is fenced", evidence="no session", because=(Cause(what="it hangs"),)
+    )
+    explained: set[Cause] = set()
+    for first in ("orders-0", "payments-0"):
+        cause = Cause(what=f"{first} is under-replicated", because=(gone,))
+        lines = list(lines_of(cause, explained))
+        if first == "orders-0":
+            assert lines[1:] == [
+                "  because broker 2 is fenced",
+                "      seen: no session",
+                "    because it hangs",
+            ]
+        else:
+            assert lines[1:] == ["  because broker 2 is fenced (see above)"]
 
 
 def test_without_a_leader_only_replicas_with_all_records_are_a_way_out() -> None:

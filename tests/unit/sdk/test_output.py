@@ -8,6 +8,7 @@ import json
 import sys
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from odradek.cli.main import app
@@ -16,12 +17,14 @@ from odradek.cli.output import (
     Progress,
     binary_output,
     confirm,
+    counted,
     fail,
     open_closed_streams,
     print_facts,
     print_rows,
     printable,
     say,
+    table_of,
 )
 
 HOSTILE = ["[/x]", "[bold]", "\x1b[2J\x1b]0;owned\x07", "a\nb", "\x9b31m", "tab\there", "\ud800"]
@@ -83,6 +86,21 @@ def test_streams_that_are_closed_discard_the_output(monkeypatch: pytest.MonkeyPa
         binary_output().write(b"a record")
         with Progress("records") as progress:
             progress.add(1)
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 lines"), (1, "1 line"), (2_000, "2,000 lines")])
+def test_one_thing_is_not_counted_in_the_plural(count: int, text: str) -> None:
+    assert counted(count, "line") == text
+
+
+def test_a_narrow_table_is_folded_between_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    addresses = [f"KAFKA://127.0.0.{number}:9092" for number in range(3)]
+    table = table_of([{"broker": 1, "isr": [1, 2, 3], "listeners": addresses}])
+    Console(width=40).print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert "1,2,3" in lines[1]
+    for line, address in zip(lines[1:], addresses, strict=True):
+        assert address in line
 
 
 def test_nobody_is_asked_where_standard_input_is_closed(

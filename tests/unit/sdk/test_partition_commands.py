@@ -307,7 +307,7 @@ def test_progress_has_the_rate_and_the_time_left() -> None:
 def test_progress_without_sizes_counts_partitions() -> None:
     progress = MoveProgress([TopicPartition("t", 0)], 0.0)
     progress.update([], 0.0)
-    assert progress.text() == "1 of 1 partitions moved"
+    assert progress.text() == "1 of 1 partition moved"
 
 
 def described(*partitions: Partition) -> TopicDescription:

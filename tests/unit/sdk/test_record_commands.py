@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from odradek import Client, sync
 from odradek.cli import connection, consume
 from odradek.cli.main import app
+from odradek.cli.output import Progress
 from odradek.cli.record_format import InvalidRecord, json_renderer, record_of
 from odradek.consumer.consumer_record import DeserializedRecord
 from odradek.testing import MemoryCluster
@@ -340,3 +341,60 @@ def test_a_member_without_partitions_says_what_it_waits_for(
         result = run("consume", "single", "--group", "g", "--exit-at-end")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("group g has given this member no partitions yet") == 1
+
+
+def test_a_partition_without_a_leader_is_named_while_its_records_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = MemoryCluster(brokers=2)
+    cluster.create_topic("in", partitions=2)
+    cluster.kill(1, elect=False)
+    client = cluster.client()
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: client)
+    monkeypatch.setattr(consume, "PATIENCE_S", 0.01)
+
+    def bring_the_leader_back(text: str, *, is_error: bool) -> None:
+        assert re.fullmatch(
+            "odradek: waiting: in-[01] has no leader; `odradek why in/[01]` explains it", text
+        ), text
+        assert is_error
+        cluster.start(1)
+
+    monkeypatch.setattr(consume, "say", bring_the_leader_back)
+    result = run("consume", "in", "--from-beginning", "--exit-at-end")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_user_at_a_terminal_is_told_that_new_records_are_waited_for(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(consume, "Progress", WatchedProgress)
+    said = []
+
+    def write(text: str, *, is_error: bool) -> None:
+        said.append(text)
+        with (
+            sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+            client.producer() as producer,
+        ):
+            producer.send("in", b"new")
+
+    monkeypatch.setattr(consume, "say", write)
+    result = run("consume", "in", "--count", "1")
+    assert (result.exit_code, result.stdout) == (0, "new\n")
+    assert said == ["odradek: waiting for new records of in"]
+
+
+class WatchedProgress(Progress):
+    """The progress of a command that a user watches at a terminal."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.is_watched = True
+
+
+def test_commands_ask_for_an_unknown_topic_less_long_than_programs() -> None:
+    assert connection.UNKNOWN_TOPIC_S_MAX < connection.PATIENCE_S
+    client = connection.open_client("127.0.0.1:1")
+    assert client._cluster.unknown_topic_s_max == connection.UNKNOWN_TOPIC_S_MAX

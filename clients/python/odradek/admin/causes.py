@@ -348,7 +348,7 @@ def joined(names: Sequence[TopicPartition]) -> str:
 
 
 def _ids(brokers: Iterable[int]) -> str:
-    return ",".join(map(str, brokers)) or "none"
+    return ",".join(map(str, sorted(brokers))) or "none"
 
 
 def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_Fault, Cause]]:

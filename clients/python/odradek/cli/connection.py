@@ -52,6 +52,8 @@ _connect_s_max: ContextVar[float] = ContextVar("connect_s_max", default=CONNECT_
 Result = TypeVar("Result")
 PATIENCE_S: Final = 3.0
 """How long a command waits before it prints what it waits for."""
+UNKNOWN_TOPIC_S_MAX: Final = 1.5
+"""How long a command asks again for a topic that no broker knows. An earlier command may just have created it."""
 COMPLETION_S_MAX: Final = 2.0
 """How long the completion of a shell waits for the cluster."""
 ConfigFile = Annotated[
@@ -191,6 +193,7 @@ def open_client(bootstrap: str) -> Client:
         fail(f"security.protocol is {protocol}: name the user with --user", status=EXIT_USAGE)
     client = Client(bootstrap, tls=tls, credentials=credentials)
     client.admin_timeout_s = connect_s_max()
+    client._cluster.unknown_topic_s_max = UNKNOWN_TOPIC_S_MAX
     return client
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -181,7 +182,7 @@ def consume(
     )
     is_plain = (form, value_as, output) == (VALUE_LINES, "text", OutputFormat.TABLE)
     is_plain &= grep is None and count is None
-    progress = Progress("records")
+    progress = Progress("record")
     out = binary_output()
 
     async def starts_and_stops(
@@ -221,16 +222,20 @@ def consume(
         }
         if group is not None:
             arguments["group"] = group
-        async with client.consumer(*topics, **arguments) as consumer:
+        async with (
+            _explained(client, topics, group, progress) as waits_for,
+            client.consumer(*topics, **arguments) as consumer,
+        ):
+            waits_for.consumer = consumer
             stops: dict[TopicPartition, int] = {}
             if group is None:
                 starts, stops = await starts_and_stops(client, consumer, topics)
                 for name, start in starts.items():
                     consumer.seek(name, start)
             unread = await _unread(consumer, stops)
+            waits_for.partitions = list(unread) if stops else None
             remaining = count if count is not None else -1
             began_s = time.monotonic()
-            is_explained = group is None
 
             def ended(name: TopicPartition) -> None:
                 """Stop reading a partition, because all records before its stop offset were read."""
@@ -281,15 +286,9 @@ def consume(
                     progress.add(printed)
                     continue
                 waited_s = 0.0 if consumer.assignment() else time.monotonic() - began_s
-                if waited_s > PATIENCE_S and not is_explained:
-                    say(
-                        f"odradek: waiting: group {group} has given this member no partitions yet;"
-                        f" `odradek group describe {group}` shows which member has them",
-                        is_error=True,
-                    )
-                    is_explained = True
                 if stops:
                     unread = await _unread(consumer, unread)
+                    waits_for.partitions = list(unread)
                 elif exit_at_end and (
                     await _is_at_end(consumer) or waited_s > WITHOUT_PARTITIONS_S_MAX
                 ):
@@ -300,6 +299,77 @@ def consume(
             with_client(bootstrap, work, is_quick=False)
     except BrokenPipeError:  # the program that reads the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Waits:
+    """Finds out what an `odradek consume` that prints nothing waits for."""
+
+    def __init__(
+        self, client: Client, topics: list[str], group: str | None, progress: Progress
+    ) -> None:
+        self._client = client
+        self._topics = topics
+        self._group = group
+        self._progress = progress
+        self.consumer: Consumer | None = None
+        """Set once the topics are known."""
+        self.partitions: list[TopicPartition] | None = None
+        """The partitions that are still read, if the command stops at an offset of each."""
+
+    def reason(self) -> str:
+        """Return what the command waits for; "" if new records are all that it waits for, and nobody watches."""
+        from odradek.cluster.cluster import LinkState
+
+        cluster = self._client._cluster
+        if self._client.state is not LinkState.CONNECTED:
+            return f"waiting: {self._client.explain_waiting()}"
+        names = self.partitions
+        if names is None:
+            known = {name: cluster.cache.topic(name) for name in self._topics}
+            names = [
+                TopicPartition(name, partition.partition)
+                for name, topic in known.items()
+                if topic is not None
+                for partition in topic.partitions
+            ]
+        if without_leader := [n for n in names if cluster.cache.leader_endpoint(n) is None]:
+            first = without_leader[0]
+            others = f" and {len(without_leader) - 1} more have" if without_leader[1:] else " has"
+            return f"waiting: {first}{others} no leader; `odradek why {first.topic}/{first.partition}` explains it"
+        if self._group is not None and self.consumer is not None and not self.consumer.assignment():
+            return (
+                f"waiting: group {self._group} has given this member no partitions yet;"
+                f" `odradek group describe {self._group}` shows which member has them"
+            )
+        if self._progress.is_watched and not self._progress.count and self.partitions is None:
+            return f"waiting for new records of {', '.join(self._topics)}"
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def _explained(
+    client: Client, topics: list[str], group: str | None, progress: Progress
+) -> AsyncIterator[_Waits]:
+    """Print what the command waits for whenever nothing has arrived for PATIENCE_S, but no reason twice in a row."""
+    import asyncio
+
+    waits = _Waits(client, topics, group, progress)
+
+    async def explain() -> None:
+        last_reason = ""
+        while True:
+            count = progress.count
+            await asyncio.sleep(PATIENCE_S)
+            reason = waits.reason() if progress.count == count else ""
+            if reason and reason != last_reason:
+                say(f"odradek: {reason}", is_error=True)
+                last_reason = reason
+
+    explaining = asyncio.create_task(explain())
+    try:
+        yield waits
+    finally:
+        explaining.cancel()
 
 
 def _range(text: str) -> _Range:

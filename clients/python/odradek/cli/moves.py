@@ -14,6 +14,7 @@ from odradek.cli.connection import with_client
 from odradek.cli.output import (
     OutputFormat,
     confirm,
+    counted,
     fail,
     fail_on_errors,
     print_rows,
@@ -183,7 +184,7 @@ class MoveProgress:
         """
         done = len(self._names) - len(self._left)
         total = sum(total for _, total in self._sizes.values())
-        words = [f"{done} of {len(self._names)} partitions moved"]
+        words = [f"{done} of {counted(len(self._names), 'partition')} moved"]
         if total:
             words.append(f"{readable_bytes(self._copied)} of {readable_bytes(total)} copied")
         elapsed_s = self._now_s - self._started_s
@@ -198,6 +199,6 @@ class MoveProgress:
         elapsed_s = self._now_s - self._started_s
         copied = self._copied - (self._copied_at_start or 0)
         return (
-            f"{len(self._names)} partitions moved in {elapsed_s:.1f} s,"
+            f"{counted(len(self._names), 'partition')} moved in {elapsed_s:.1f} s,"
             f" {readable_bytes(copied)} copied meanwhile"
         )

@@ -36,6 +36,7 @@ __all__ = [
     "binary_output",
     "confirm",
     "console",
+    "counted",
     "fail",
     "fail_on_errors",
     "one_line_errors",
@@ -234,6 +235,11 @@ def readable_bytes(count: float) -> str:
     return f"{count / 1024**power:.1f} {units[power - 1]}"
 
 
+def counted(count: int, what: str) -> str:
+    """Return a number with the name of what it counts, such as 1 line or 2,000 lines."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 class Progress:
     """Shows counts to a user at a terminal: a line on stderr once a second, and a summary at the end.
 
@@ -242,11 +248,12 @@ class Progress:
     """
 
     def __init__(self, what: str) -> None:
-        """`what` names the things that are counted, in the plural."""
+        """`what` names one of the things that are counted; with an s it is the plural."""
         self.count = 0
         self._what = what
-        self._has_summary = sys.stderr.isatty()
-        self._has_line = self._has_summary and not sys.stdout.isatty()
+        self.is_watched = sys.stderr.isatty()
+        """Whether a user at a terminal sees what is printed on stderr."""
+        self._has_line = self.is_watched and not sys.stdout.isatty()
         self._started_s = self._shown_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -255,7 +262,7 @@ class Progress:
     def __exit__(self, *exc_info: object) -> None:
         if self._has_line:
             print("\r\033[K", end="", file=sys.stderr)
-        if self._has_summary:
+        if self.is_watched:
             say(self._text(), is_error=True)
 
     def add(self, count: int) -> None:
@@ -267,7 +274,7 @@ class Progress:
 
     def _text(self) -> str:
         elapsed_s = time.monotonic() - self._started_s
-        return f"{self.count:,} {self._what} in {elapsed_s:.1f} s"
+        return f"{counted(self.count, self._what)} in {elapsed_s:.1f} s"
 
 
 def _snake_case(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,7 +299,9 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return printable(",".join(str(item) for item in value))
+        # Long items stand apart, so that a narrow table is folded between them and not inside of them.
+        separator = ", " if any(len(str(item)) > 8 for item in value) else ","
+        return printable(separator.join(str(item) for item in value))
     return printable(str(value))
 
 

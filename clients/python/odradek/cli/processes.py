@@ -298,6 +298,7 @@ def _listeners_of(name: str, cluster: EmbeddedCluster) -> dict[str, str | None]:
     return {
         "gRPC (SDK, CLI)": addresses["grpc"].split(",")[index] if is_broker else None,
         "Kafka": addresses["kafka"].split(",")[index] if is_broker else None,
-        "HTTP": addresses["gateways"][index] if kind == "gateway" else None,
-        "metrics": addresses["metrics"].get(name),
+        "HTTP (metrics, REST)": addresses["gateways"][index].removeprefix("http://")
+        if kind == "gateway"
+        else addresses["metrics"].get(name),
     }

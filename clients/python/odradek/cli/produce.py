@@ -20,6 +20,7 @@ from odradek.cli.output import (
     Output,
     OutputFormat,
     Progress,
+    counted,
     fail,
     print_facts,
     say,
@@ -200,7 +201,12 @@ def produce(
         is_json=is_json,
     )
     keeps_partitions = partition is None and not repartition
-    progress = Progress("lines")
+    progress = Progress("line")
+    if progress.is_watched and source.isatty():
+        say(
+            "Each line is a record. Ctrl-D at the beginning of a line ends the input.",
+            is_error=True,
+        )
 
     async def work(client: Client) -> None:
         from odradek.producer.delivery import Deliveries
@@ -242,7 +248,8 @@ def produce(
         fail(f"{run.failed} of {run.sent} records were not acknowledged: {run.error}")
     if run.without_key:
         print(
-            f"odradek: {run.without_key} of {run.sent} lines had no {key_separator!r}: their records have no key",
+            f"odradek: {run.without_key} of {counted(run.sent, 'line')} had no '{key_separator}':"
+            f" {'its record has' if run.without_key == 1 else 'their records have'} no key",
             file=sys.stderr,
         )
     if output is OutputFormat.JSON:

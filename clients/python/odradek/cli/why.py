@@ -91,24 +91,33 @@ def why(
             output,
         )
     elif causes:
+        explained: set[Cause] = set()
         for cause in causes:
-            say("\n".join(lines_of(cause)))
+            say("\n".join(lines_of(cause, explained)))
     else:
         say("\n".join(f"{subject}: nothing is wrong" for subject in subjects))
     if causes:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def lines_of(cause: Cause, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a chain; each cause stands further right than what it explains."""
+def lines_of(cause: Cause, explained: set[Cause], depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a chain; each cause stands further right than what it explains.
+
+    A cause in `explained` takes one line, because its evidence and its own causes were printed before. Causes that
+    are printed are added.
+    """
     indent = "  " * depth
+    if cause in explained:
+        yield f"{indent}{'because ' if depth else ''}{cause.what} (see above)"
+        return
+    explained.add(cause)
     yield f"{indent}{'because ' if depth else ''}{cause.what}"
     if cause.evidence:
         yield f"{indent}    seen: {cause.evidence}"
     if cause.remedy:
         yield f"{indent}    way out: {cause.remedy}"
     for deeper in cause.because:
-        yield from lines_of(deeper, depth + 1)
+        yield from lines_of(deeper, explained, depth + 1)
 
 
 def _row(cause: Cause) -> dict[str, Any]:

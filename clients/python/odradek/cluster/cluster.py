@@ -106,6 +106,8 @@ class Cluster:
         self._tasks = BackgroundTasks("cluster link")
         self._is_started = False
         self._metadata_offset_min = 0
+        self.unknown_topic_s_max: float | None = None
+        """How long `topic` asks for a topic that no broker knows; None: UNKNOWN_TOPIC_S_MAX."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __str__(self) -> str:
@@ -179,12 +181,13 @@ class Cluster:
         """Return the topic; fetch its metadata if it is not in the cache, or does not have `partition`.
 
         Raises:
-            UnknownTopic: no broker knew the topic for `unknown_s_max` seconds, by default UNKNOWN_TOPIC_S_MAX.
+            UnknownTopic: no broker knew the topic for `unknown_s_max` seconds, by default `unknown_topic_s_max`.
             BrokersUnavailable: no broker responds within `timeout_s`.
         """
         self.start()
         began_s = time.monotonic()
-        unknown_s_max = UNKNOWN_TOPIC_S_MAX if unknown_s_max is None else unknown_s_max
+        if unknown_s_max is None:
+            unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
         attempts = 0
         error: OdradekError | None = None  # the error in the last response about the topic
         while True:

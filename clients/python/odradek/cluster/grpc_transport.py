@@ -82,6 +82,11 @@ _FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*?)\)?$")
 """The message of a Kafka listener to a gRPC client before it closes the connection."""
 _HTTP_1: Final = "http1.x server"
 """gRPC's message if an HTTP/1 server responds."""
+_FAILED_TO_CONNECT: Final = re.compile(
+    r"failed to connect to all addresses; last error: [A-Z_]+: ipv[46]:(\S+): "
+    r"(?:Failed to connect to remote host: )?(.+)"
+)
+"""gRPC's message if the address of a connection and the reason of its failure are known."""
 _NO_CONTROLLER: Final = "no active controller"
 """The start of the details of UNAVAILABLE if a broker could not forward a call to a controller."""
 _TOO_LARGE: Final = "message larger than max"
@@ -165,13 +170,13 @@ async def translated(
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its name does not resolve on this machine")
         if farewell := _FAREWELL.search(details):
-            return WrongListener(endpoint, farewell[1])
+            return WrongListener(endpoint, farewell[1], hint="")
         if _HTTP_1 in details:
             reason = "this is an HTTP/1 server, such as a gateway or a metrics port"
             return WrongListener(endpoint, reason)
         if details.startswith(_NO_CONTROLLER):
             return NoActiveController(f"the broker at {endpoint} responds, but {details}")
-        return BrokerUnreachable(endpoint, details)
+        return BrokerUnreachable(endpoint, _connect_failure(endpoint, details))
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOut(f"the broker at {endpoint} did not respond to {name} in time")
     if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -185,6 +190,16 @@ async def translated(
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
+
+
+def _connect_failure(endpoint: str, details: str) -> str:
+    """Return gRPC's message about a failed connection without what surrounds the reason.
+
+    The address is kept if it is not the endpoint itself, because a name may resolve to a wrong one.
+    """
+    if (failed := _FAILED_TO_CONNECT.fullmatch(details)) is None:
+        return details
+    return failed[2] if failed[1] == endpoint else f"{failed[2]} ({failed[1]})"
 
 
 async def _resolves(endpoint: str) -> bool:
