@@ -17,6 +17,7 @@ from odradek.embedded import EmbeddedCluster
 from pyspark_odradek import LagListener
 from tests.e2e.spark.flight_facts import Flight
 from tests.e2e.spark.topics import Output, Topics
+from tests.integration.documentation.pages import blocks
 
 
 @pytest.fixture
@@ -44,6 +45,13 @@ def drain(frame: DataFrame, checkpoint: Path, sink: Callable[[list[Any], int], N
     )
     query.awaitTermination()
     return query.recentProgress
+
+
+def test_the_readmes_program_is_a_stream_of_records(spark: SparkSession) -> None:
+    (program,) = [block.text for block in blocks("README.md") if "spark.readStream" in block.text]
+    frame = eval(program, {"spark": spark})
+    assert frame.isStreaming
+    assert {"key", "value", "topic", "partition", "offset", "timestamp"} <= set(frame.columns)
 
 
 def test_available_now_reads_every_flight_once_in_bounded_batches(

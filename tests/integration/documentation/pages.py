@@ -4,9 +4,11 @@ page.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import textwrap
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[3]
 _FENCE: Final = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,3 +40,11 @@ def script(page: str, *, heading: str = "") -> str:
     found = [match[2] for match in _FENCE.finditer(text) if match[1].strip() == "sh"]
     assert found, f"{page} has no commands below {heading!r}"
     return "".join(found)
+
+
+async def run_part(program: str, **names: Any) -> None:
+    """Run a part of a program on a page, with these names as the rest of it would have made them."""
+    source = f"async def part({', '.join(names)}):\n" + textwrap.indent(program, "    ")
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    await asyncio.wait_for(scope["part"](**names), 10)

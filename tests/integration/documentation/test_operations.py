@@ -35,18 +35,25 @@ def count(data_centre: DataCentre, topic: str = "orders") -> int:
     return int(read.split()[-1])
 
 
-@pytest.mark.parametrize(
-    ("heading", "expected"),
-    [
-        ("Restarting", "healthy"),
-        ("Upgrades", "transaction.version"),
-        ("Adding a broker", "broker"),
-        ("Retiring a broker", "no longer registered"),
-        ("Replacing a controller", "leader"),
-        ("Disks", ""),
-        ("Balance", "balanced"),
-    ],
-)
+SECTIONS = {
+    "Restarting": "healthy",
+    "Upgrades": "transaction.version",
+    "Adding a broker": "broker",
+    "Retiring a broker": "no longer registered",
+    "Replacing a controller": "leader",
+    "Disks": "",
+    "Balance": "balanced",
+}
+"""Sections in the order in which they are run, each with a text of its output."""
+
+
+def test_every_section_with_commands_is_run() -> None:
+    sections = re.split(r"^## ", (ROOT / PAGE).read_text(), flags=re.MULTILINE)
+    with_commands = {text.partition("\n")[0] for text in sections if "\n```sh\n" in text}
+    assert with_commands == {*SECTIONS, "Backup", "From Apache Kafka"}
+
+
+@pytest.mark.parametrize(("heading", "expected"), SECTIONS.items())
 def test_no_record_is_lost_by_what_a_section_does(
     data_centre: DataCentre, orders: str, heading: str, expected: str
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.integration.documentation.pages import ROOT, blocks
 
 RUN_BY = {
-    "README.md": "tests/integration/sdk/test_commands.py",
+    "README.md": "tests/integration/documentation/test_quick_start.py",
     "deploy/k8s/README.md": "tests/integration/deployment/test_readme.py",
     "docs/administration.md": "tests/integration/sdk/test_moves.py",
     "docs/cluster.md": "tests/integration/documentation/conftest.py",
@@ -17,6 +19,7 @@ RUN_BY = {
     "docs/access.md": "tests/integration/documentation/test_operations.py",
     "docs/monitoring.md": "tests/integration/documentation/test_operations.py",
     "docs/quick-start.md": "tests/integration/documentation/test_quick_start.py",
+    "docs/transactions.md": "tests/integration/sdk/test_commands.py",
 }
 # What is shown and not run: output, files of other programs, and commands of programs that no test can have.
 SHOWN = {"text", "ini", "json", "console", "properties", "yaml"}
@@ -24,9 +27,8 @@ LANGUAGES = SHOWN | {"sh", "python", "java", "javascript", "go"}
 # test_compose.py starts the same processes, and test_mirror_maker.py the program behind the script.
 WITHOUT_A_TEST = {"docker", "bin/connect-mirror-maker.sh"}
 # These pages are older than the rule. Their commands are run, or they have none.
-WITHOUT_LANGUAGES = {"docs/administration.md"}
-PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
-PAGES.remove("docs/transactions.md")  # its blocks are parts of a program
+WITHOUT_LANGUAGES = {"README.md", "docs/administration.md"}
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in WITHOUT_LANGUAGES])
@@ -40,6 +42,13 @@ def test_a_test_runs_the_commands_of_the_page(page: str) -> None:
     if runnable:
         assert page in RUN_BY, f"{runnable} of {page} are not run"
         assert page.rpartition("/")[2] in (ROOT / RUN_BY[page]).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_stand_in_blocks_that_tests_find(page: str) -> None:
+    """A block of indented lines would be shown alike, and run by no test."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"^    \S.*", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES)

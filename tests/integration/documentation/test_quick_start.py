@@ -1,7 +1,8 @@
-"""Runs docs/quick-start.md block by block, on a machine whose usual ports are free."""
+"""Runs docs/quick-start.md and the README's tour block by block, on a machine whose usual ports are free."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from subprocess import Popen
 
@@ -61,3 +62,17 @@ def test_every_command_of_the_page_does_what_it_says(dev: Popen[str], machine: M
             for text in expected.pop(words):
                 assert text in output, f"line {block.line}: {output}"
     assert not expected, "the page lost these commands"
+
+
+@pytest.mark.timeout(300)
+def test_the_tour_of_the_readme_runs_as_it_is_written(dev: Popen[str], machine: Machine) -> None:
+    tour, python, curl, spark, checks = blocks("README.md")
+    assert "spark.readStream" in spark.text  # tests/e2e/spark/test_stream_read.py runs it
+    assert re.findall("^make .*?  ", checks.text, re.MULTILINE) == ["make demo  ", "make test  "]
+    commands = tour.text.partition("# in another terminal")[2].partition("\n")[2]
+    machine.run("odradek topic delete greetings || true")
+    output = machine.run(f"set -e; {commands}")
+    assert "\nhello\n" in output
+    assert re.search(r"healthy +yes", output)
+    assert "b'world' b'hello'" in machine.run(f"python <<'END_OF_BLOCK'\n{python.text}END_OF_BLOCK")
+    assert '"offset"' in machine.run(curl.text)

@@ -4,6 +4,7 @@ would run it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 
+import odradek
 import odradek.sync
 from odradek.partitions import TopicPartition
+from tests.integration.documentation.pages import blocks, run_part
 
 README = Path(__file__).parents[3] / "README.md"
 CLI = [sys.executable, "-m", "odradek.cli.main"]
@@ -164,6 +167,39 @@ def test_the_readmes_tour(dev: dict[str, Any]) -> None:
     )
     assert read.returncode == 0, read.stderr
     assert read.stdout.splitlines()[-1].endswith("b'world' b'hello'")
+
+
+def test_the_commands_about_transactions(dev: dict[str, Any]) -> None:
+    """The commands of docs/transactions.md run while a transaction is open and a step is complete."""
+    page = blocks("docs/transactions.md")
+    (stage,) = [block.text for block in page if "staged_writes" in block.text]
+    (commands,) = [block.text for block in page if block.language == "sh"]
+
+    async def complete_a_step() -> None:
+        async with odradek.Client(dev["grpc"]) as client:
+            await run_part(stage, client=client)
+
+    for topic in ("orders", "totals"):
+        run(dev, "topic", "create", topic)
+    asyncio.run(complete_a_step())
+    script = f'odradek() {{ {sys.executable} -m odradek.cli.main "$@"; }}\n{commands}'
+    with (
+        odradek.sync.Client(dev["grpc"]) as client,
+        client.producer(transactional_id="orders-1") as producer,
+    ):
+        producer.transaction().__enter__()
+        producer.send_and_wait("orders", b"not yet")
+        done = subprocess.run(
+            ["sh", "-e"],
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]},
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Ongoing" in done.stdout
+    assert "sales" in done.stdout
 
 
 def test_a_first_message(dev: dict[str, Any]) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import odradek
+from odradek import sync
 from odradek.testing import MemoryCluster
+from tests.integration.documentation.pages import blocks, run_part
 
+TRANSACTIONS = "docs/transactions.md"
 README = Path(__file__).parents[3] / "clients/python/README.md"
 
 
@@ -62,3 +65,43 @@ async def test_the_levers_that_the_readme_names_exist() -> None:
     for name in ("kill", "freeze", "move_leader", "fail_next", "lose_next_answers", "lose_records"):
         assert name in program
         assert callable(getattr(MemoryCluster, name))
+
+
+@pytest.fixture
+def priced() -> MemoryCluster:
+    """Return a cluster with the topics of docs/transactions.md and one record to read."""
+    cluster = MemoryCluster()
+    for topic in ("orders", "payments", "priced-orders", "totals"):
+        cluster.create_topic(topic)
+    with (
+        sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+        client.producer() as producer,
+    ):
+        producer.send("orders", b"7", key=b"42")
+    return cluster
+
+
+async def test_the_programs_about_transactions_run(priced: MemoryCluster) -> None:
+    write, transform, stage = [b.text for b in blocks(TRANSACTIONS) if b.language == "python"]
+    async with priced.client() as client:
+        await run_part(write, client=client)
+        assert priced.log("payments", 0).log_end_offset == 2  # a record and a marker
+        async with (
+            client.consumer("orders", group="prices", auto_offset_reset="earliest") as consumer,
+            client.producer(transactional_id="prices-1") as producer,
+        ):
+            records = await consumer.getmany(timeout_ms=5_000)
+            offsets = {(record.topic, record.partition): record.offset + 1 for record in records}
+            await run_part(
+                transform,
+                producer=producer,
+                consumer=consumer,
+                records=records,
+                offsets=offsets,
+                price=lambda value: value,
+            )
+            (committed,) = (await consumer.committed(offsets)).values()
+        assert committed is not None
+        assert priced.log("priced-orders", 0).log_end_offset == len(records) + 1
+        await run_part(stage, client=client)
+        assert priced.log("totals", 0).log_end_offset == 2
