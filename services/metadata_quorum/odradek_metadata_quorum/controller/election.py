@@ -30,7 +30,9 @@ smaller one keeps it in the ELR, because the high watermark has not moved since.
 holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
 
 ISR and ELR are never both empty (I6 in tests/sim/README.md): a member leaves both only if it lost bytes and another
-member is left. The last copy stays in the ELR (rule R19).
+member is left. The last copy stays in the ELR (rule R19), unless its disk was replaced and it has nothing. Then the
+other replicas, which had fallen behind, are the best that there is: they enter the ELR and `lost`, so that the longest
+of their logs is elected by rule R22, and the empty one does not become the log of the partition.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ def settle(
     standing_of: StandingOf,
     min_insync_replicas: int,
     lost: Iterable[BrokerId] = (),
+    emptied: Iterable[BrokerId] = (),
 ) -> PartitionChange | None:
     """Return the change that a partition needs because of the present state of its brokers; None if it needs none.
 
@@ -74,6 +77,7 @@ def settle(
         min_insync_replicas: the partition's effective minimum.
         lost: brokers whose replica of this partition may have lost bytes just now, because the power failed or a
             directory was lost. Only those in the ISR or ELR matter.
+        emptied: those of `lost` whose disk was replaced, so that they have no records at all.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)
@@ -82,7 +86,10 @@ def settle(
     elr = _in_order(claims, state.replicas) if len(isr) < min_insync_replicas else ()
     if not isr and not elr:
         # Rule R19: the last replica that has all records stays eligible.
-        elr = _in_order(lost_now, state.replicas)
+        empty = set(emptied)
+        last = (lost_now - empty) or ({*state.replicas} - empty) or lost_now
+        elr = _in_order(last, state.replicas)
+        lost_now |= last
     gone = _in_order({*state.lost, *lost_now}, state.replicas) if len(state.replicas) > 1 else ()
 
     leader = _keeps_leading(state.leader, isr, standing_of)

@@ -65,7 +65,7 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
             host_id=request.host_id if work.image.has_hosts else None,
         )
     )
-    work.write(*_registration_changes(work, request, restart_class))
+    work.write(*_registration_changes(work, request, before, restart_class))
     memory = work.memory(request.broker_id)
     memory.image_offset, memory.shutdown_offset = -1, None
     work.broken.pop(request.broker_id, None)
@@ -76,16 +76,23 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
 
 
 def _registration_changes(
-    work: Workspace, request: RegisterRequest, restart_class: RestartClass
+    work: Workspace,
+    request: RegisterRequest,
+    before: BrokerState | None,
+    restart_class: RestartClass,
 ) -> list[PartitionChange]:
     """Return the changes of a broker's partitions when it registers again. The broker is fenced by then, and may have
     lost bytes.
     """
     changes = []
+    has_other_disk = before is not None and not (
+        set(before.directory_ids) & set(request.directory_ids)
+    )
+    emptied = (request.broker_id,) if has_other_disk else ()
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
         has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
-        change = work.settled(state, (request.broker_id,) if has_lost else ())
+        change = work.settled(state, (request.broker_id,) if has_lost else (), emptied=emptied)
         if change is not None:
             changes.append(change)
     return changes
@@ -114,7 +121,7 @@ def _fits_one_batch(
         )
         work.liveness.unwatch(before.broker_id)
         work.memory(before.broker_id).fenced_because = "it registers again"
-    changes = _registration_changes(work, request, restart_class)
+    changes = _registration_changes(work, request, before, restart_class)
     if len(changes) <= changes_max:
         return True
     if not before.fenced:

@@ -186,6 +186,7 @@ class Workspace:
         state: PartitionState,
         lost: Iterable[BrokerId] = (),
         *,
+        emptied: Iterable[BrokerId] = (),
         min_insync_replicas: int | None = None,
     ) -> PartitionChange | None:
         """Return the change that a partition needs because of the present state of its brokers (election.py), or
@@ -199,6 +200,7 @@ class Workspace:
                 self.image.min_insync_replicas(state) if minimum is None else minimum
             ),
             lost=lost,
+            emptied=emptied,
         )
 
     def settle_all(self, states: Iterable[PartitionState]) -> None:
