@@ -11,6 +11,8 @@ OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
 TRANSACTIONS_TOPIC: Final = TopicName("__transaction_state")
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics that coordinators keep their state in; metadata marks them as internal."""
+METADATA_TOPIC: Final = TopicName("__cluster_metadata")
+"""The name by which DescribeQuorum names the metadata log. No topic may have it."""
 TOPIC_NAME_PATTERN: Final = rf"^(?!\.{{1,2}}$)[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}$"
 """The rule for names as a regular expression, in a syntax that JSON schemas have as well."""
 _PATTERN: Final = re.compile(TOPIC_NAME_PATTERN)

@@ -35,6 +35,7 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster
         ("ä", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
         ("a\n", ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII letters"),
         ("old", ErrorCode.TOPIC_ALREADY_EXISTS, "exists"),
+        ("__cluster_metadata", ErrorCode.INVALID_REQUEST, "metadata log"),
         ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with topic a.b"),
         ("a.b.", ErrorCode.NONE, ""),
         ("a" * 249, ErrorCode.NONE, ""),

@@ -95,10 +95,15 @@ class Conversation:
         return request_id
 
     def sync(
-        self, member_id: str, generation: int, instance_id: str | None = None, **assignments: bytes
+        self,
+        member_id: str,
+        generation: int,
+        instance_id: str | None = None,
+        group_id: str = "g",
+        **assignments: bytes,
     ) -> RequestId:
         request = SyncGroup(
-            group_id="g",
+            group_id=group_id,
             generation=generation,
             member_id=member_id,
             instance_id=instance_id,
@@ -112,15 +117,17 @@ class Conversation:
         )
         return request_id
 
-    def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
-        beat = Heartbeat(group_id="g", generation=generation, member_id=member_id, instance_id=None)
+    def heartbeat(self, member_id: str, generation: int, group_id: str = "g") -> ErrorCode:
+        beat = Heartbeat(
+            group_id=group_id, generation=generation, member_id=member_id, instance_id=None
+        )
         request_id = self.ask()
         self.take(self.shard.handle_heartbeat(request_id, beat, self.catalog, now_ms=self.now_ms))
         return self.answers[request_id]
 
-    def leave(self, *members: tuple[str, str | None]) -> Any:
+    def leave(self, *members: tuple[str, str | None], group_id: str = "g") -> Any:
         request_id = self.ask()
-        leave = LeaveGroup(group_id="g", members=members)
+        leave = LeaveGroup(group_id=group_id, members=members)
         self.take(
             self.shard.handle_leave(request_id, leave, now_ms=self.now_ms, wall_ms=self.now_ms)
         )
@@ -132,10 +139,11 @@ class Conversation:
         generation: int,
         offset: int = 5,
         partition: TopicPartition = FIRST,
+        group_id: str = "g",
     ) -> ErrorCode:
         request_id = self.ask()
         commit = CommitOffsets(
-            group_id="g",
+            group_id=group_id,
             member_id=member_id,
             instance_id=None,
             generation_or_epoch=generation,

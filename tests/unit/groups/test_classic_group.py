@@ -137,6 +137,25 @@ def test_bad_joins_are_refused_and_disturb_nobody(
     assert talk.heartbeat(leader, 1) is ErrorCode.NONE
 
 
+def test_an_empty_group_id_is_invalid_and_not_an_unknown_member() -> None:
+    """Clients join again as new members after UNKNOWN_MEMBER_ID, which would never end."""
+    talk = Conversation()
+    assert talk.heartbeat("m", 1, group_id="") is ErrorCode.INVALID_GROUP_ID
+    assert talk.synced(talk.sync("m", 1, group_id="")).error is ErrorCode.INVALID_GROUP_ID
+    assert talk.leave(("m", None), group_id="").error is ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_consumer_without_a_group_id_may_commit_what_it_assigns_itself() -> None:
+    talk = Conversation()
+    assert talk.commit("", -1, group_id="") is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("member_id", ["", "m"])
+def test_a_member_of_a_group_that_is_gone_is_told_that_it_is_unknown(member_id: str) -> None:
+    """It then joins without its member id, which the group no longer knows."""
+    assert Conversation().commit(member_id, 3) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_group_has_a_largest_size() -> None:
     talk = Conversation(shard=GroupShard(settings=GroupSettings(max_size=1)))
     talk.join()

@@ -23,6 +23,7 @@ from odradek_protocol.kafka.messages import (
     FindCoordinatorRequest,
     InitProducerIdRequest,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     uuid_of,
 )
@@ -118,7 +119,7 @@ async def test_partitions_that_are_not_there_are_refused_before_the_member_is_ju
         named = [{"name": "orders", "indexes": [0, 9]}, {"name": "nowhere", "indexes": [0]}]
         message = commit(7, member_id="nobody", epoch=3, topics=named)
         assert codes(await answered(served, ApiKey.OFFSET_COMMIT, 9, message)) == [
-            ("orders", 0, ErrorCode.ILLEGAL_GENERATION),
+            ("orders", 0, ErrorCode.UNKNOWN_MEMBER_ID),
             ("orders", 9, unknown),
             ("nowhere", 0, unknown),
         ]
@@ -276,3 +277,22 @@ async def test_a_few_items_take_no_turns_of_the_loop(count: int) -> None:
     made = request(services(), ApiKey.OFFSET_COMMIT, 7, None)
     assert [item async for item in made.in_turns(list(range(count)))] == list(range(count))
     assert (made._pace is None) is (count <= AT_ONCE_MAX)
+
+
+async def test_offsets_of_partitions_that_are_not_there_are_not_deleted() -> None:
+    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partition = topic.OffsetDeleteRequestPartition
+    topics = [
+        topic(name=name, partitions=[partition(partition_index=index) for index in (0, 9)])
+        for name in ("orders", "nowhere")
+    ]
+    async with coordinating() as served:
+        await answered(served, ApiKey.OFFSET_COMMIT, 7, commit(7))
+        message = OffsetDeleteRequest(group_id="g", topics=topics)
+        response = await answered(served, ApiKey.OFFSET_DELETE, 0, message)
+        nameless = OffsetDeleteRequest(group_id="", topics=topics)
+        refused = await answered(served, ApiKey.OFFSET_DELETE, 0, nameless)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = [[one.error_code for one in topic.partitions] for topic in response.topics]
+    assert found == [[ErrorCode.NONE, unknown], [unknown, unknown]]
+    assert refused.error_code == ErrorCode.INVALID_GROUP_ID

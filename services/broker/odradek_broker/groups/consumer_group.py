@@ -147,15 +147,14 @@ class ConsumerGroup:
         if beat.member_epoch == JOIN_EPOCH:
             return self._refuse_join(beat)
         member = self.state.members.get(beat.member_id)
-        if self.state.static_holder(beat.instance_id) not in (None, beat.member_id):
-            return ErrorCode.FENCED_INSTANCE_ID, "another member has this instance id"
-        if member is None:
+        error = self._check_instance(beat)
+        if error is ErrorCode.FENCED_INSTANCE_ID:
+            return error, "another member has this instance id"
+        if member is None or error is not ErrorCode.NONE:
             return (
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"group {self.group_id} has no member {beat.member_id}",
             )
-        if beat.instance_id is not None and member.instance_id != beat.instance_id:
-            return ErrorCode.FENCED_INSTANCE_ID, "another member has this instance id"
         if member.classic is not None:
             return ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id} speaks the classic protocol"
         current = self.state.currents[beat.member_id]
@@ -177,13 +176,25 @@ class ConsumerGroup:
             )
         return ErrorCode.NONE, None
 
+    def _check_instance(self, beat: ConsumerHeartbeat) -> ErrorCode:
+        """Return whether the member that a heartbeat names is the one that holds its instance id, if it has one."""
+        if beat.instance_id is None:
+            return ErrorCode.NONE
+        holder = self.state.static_holder(beat.instance_id)
+        if holder is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if holder == beat.member_id else ErrorCode.FENCED_INSTANCE_ID
+
     def _refuse_join(self, beat: ConsumerHeartbeat) -> tuple[ErrorCode, str | None]:
-        if beat.rebalance_timeout_ms <= 0:
+        if beat.rebalance_timeout_ms < 0:
             return ErrorCode.INVALID_REQUEST, "a joining member must send its rebalance timeout"
         if beat.subscribed_topics is None and beat.subscribed_regex is None:
             return ErrorCode.INVALID_REQUEST, "a joining member must send its subscription"
-        if beat.owned:
-            return ErrorCode.INVALID_REQUEST, "a joining member must not own partitions"
+        if beat.owned is None or beat.owned:
+            return (
+                ErrorCode.INVALID_REQUEST,
+                "a joining member must send that it owns no partitions",
+            )
         is_known = beat.member_id in self.state.members
         holder = self.state.static_holder(beat.instance_id)
         if holder is not None and holder != beat.member_id:
@@ -417,8 +428,11 @@ class ConsumerGroup:
             error=ErrorCode.NONE, member_id=beat.member_id, member_epoch=beat.member_epoch
         )
         member = self.state.members.get(beat.member_id)
-        if member is None:
-            return records, replace(response, error=ErrorCode.UNKNOWN_MEMBER_ID)
+        error = self._check_instance(beat)
+        if member is None and error is ErrorCode.NONE:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if member is None or error is not ErrorCode.NONE:
+            return records, ConsumerHeartbeatAnswer(error=error)
         if beat.member_epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
             current = self.state.currents[beat.member_id]
             departed = CurrentAssignment(

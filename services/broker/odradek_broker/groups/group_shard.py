@@ -14,7 +14,7 @@ from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, 
 from odradek_broker.groups import classic_membership, migration
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_members import NO_MEMBER
-from odradek_broker.groups.consumer_group import JOIN_EPOCH, ConsumerGroup
+from odradek_broker.groups.consumer_group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup
 from odradek_broker.groups.group_table import GroupTable
 from odradek_broker.groups.messages import (
     ConsumerHeartbeat,
@@ -135,6 +135,8 @@ class GroupShard:
         """Handle SyncGroup. The response is sent when the leader has sent the assignment; in a consumer group
         at once.
         """
+        if not sync.group_id:
+            return respond(request_id, Synced(error=ErrorCode.INVALID_GROUP_ID))
         self.table.due_ms.pop(sync.group_id, None)
         match self.table.groups.get(sync.group_id):
             case ClassicGroup() as group:
@@ -149,6 +151,8 @@ class GroupShard:
         self, request_id: RequestId, heartbeat: Heartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> Step[GroupRecord]:
         """Handle Heartbeat; the response is an ErrorCode."""
+        if not heartbeat.group_id:
+            return respond(request_id, ErrorCode.INVALID_GROUP_ID)
         self.table.due_ms.pop(heartbeat.group_id, None)
         match self.table.groups.get(heartbeat.group_id):
             case ClassicGroup() as group:
@@ -163,6 +167,8 @@ class GroupShard:
     def handle_leave(
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
+        if not leave.group_id:
+            return respond(request_id, Left(error=ErrorCode.INVALID_GROUP_ID))
         self.table.due_ms.pop(leave.group_id, None)
         match self.table.groups.get(leave.group_id):
             case ClassicGroup() as group:
@@ -287,8 +293,16 @@ class GroupShard:
 
 @judges
 def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
-    if not beat.group_id or not has_room_for(beat.group_id):
+    if not has_room_for(beat.group_id):
         return ErrorCode.INVALID_GROUP_ID
+    # As in Kafka, these are faults of the client's code, not of a setting, and so is an empty group id.
+    named = (beat.group_id, beat.member_id, beat.instance_id, beat.rack_id)
+    if any(text is not None and not text.strip() for text in named):
+        return ErrorCode.INVALID_REQUEST
+    if beat.member_epoch < STATIC_LEAVE_EPOCH:
+        return ErrorCode.INVALID_REQUEST
+    if beat.member_epoch == STATIC_LEAVE_EPOCH and beat.instance_id is None:
+        return ErrorCode.INVALID_REQUEST
     texts = (beat.subscribed_regex or "", beat.rack_id or "", *(beat.subscribed_topics or ()))
     if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(texts):
         return ErrorCode.INVALID_REQUEST

@@ -254,11 +254,12 @@ class OffsetShard:
     @judges
     def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
         group = self.table.groups.get(commit.group_id)
-        if not commit.group_id or not has_room_for(commit.group_id):
+        if not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
+            # An empty group id is valid for consumers that assign their partitions themselves, as in Kafka.
             is_alone = commit.generation_or_epoch < 0
-            return ErrorCode.NONE if is_alone else ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.NONE if is_alone else ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):
             return group.check_commit(
                 commit.member_id, commit.instance_id, commit.generation_or_epoch, now_ms=now_ms

@@ -254,7 +254,7 @@ def find_topic(
     A caller without any right to a topic does not learn from its id whether it exists.
     """
     image = request.services.image
-    if name:
+    if name is not None:
         if not request.allows_topic(operation, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         named = image.topic(name)

@@ -58,7 +58,7 @@ from odradek_protocol.metadata.records import (
     RemoveTopic,
     Topic,
 )
-from odradek_protocol.topic_names import topic_name_error
+from odradek_protocol.topic_names import METADATA_TOPIC, topic_name_error
 
 # A directory `<topic>-<partition>` is at most 255 characters long: 249, the dash, five digits.
 TOPIC_PARTITIONS_MAX: Final = 100_000
@@ -245,6 +245,11 @@ def _check_name(work: Workspace, survey: _Survey, name: str) -> None:
     refusal = topic_name_error(name)
     if refusal is not None:
         raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, refusal)
+    if name == METADATA_TOPIC:
+        raise _Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"{name} is how clients name the metadata log of the controllers",
+        )
     if work.image.topic(name) is not None:
         raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
     if (other := survey.collision(name)) is not None:

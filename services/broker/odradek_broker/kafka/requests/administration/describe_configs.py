@@ -151,10 +151,14 @@ class DescribedConfig:
 
 
 def describe_topic(
-    settings: BrokerSettings, image: MetadataImage, topic: str
+    settings: BrokerSettings,
+    image: MetadataImage,
+    topic: str,
+    own: Mapping[str, str] | None = None,
 ) -> Iterator[DescribedConfig]:
-    """Yield all configs of a topic."""
-    own = image.config_of(ConfigResourceType.TOPIC, topic)
+    """Yield all configs of a topic. `own` are those that were set for it, by default those in the image."""
+    if own is None:
+        own = image.config_of(ConfigResourceType.TOPIC, topic)
     inert = {name: INERT_TOPIC_CONFIGS[name] for name in own.keys() & INERT_TOPIC_CONFIGS.keys()}
     for name, definition in sorted({**TOPIC_CONFIGS, **inert}.items()):
         chain: list[tuple[str, str, int]] = []

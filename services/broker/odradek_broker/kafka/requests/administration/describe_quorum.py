@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller
 from odradek_broker.kafka.registry import handles
@@ -11,9 +10,9 @@ from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import DescribeQuorumRequest, DescribeQuorumResponse
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_protocol.topic_names import METADATA_TOPIC
 from odradek_runtime.listeners import split_host_port
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 _Topic = DescribeQuorumResponse.TopicData
 _Partition = _Topic.PartitionData
 _Node = DescribeQuorumResponse.Node

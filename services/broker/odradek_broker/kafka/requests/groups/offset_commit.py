@@ -172,9 +172,8 @@ def _codes(
 
 
 def _find(request: AnyRequest, name: str, topic_id: bytes) -> TopicState | ErrorCode:
-    if request.version < _TOPIC_IDS_FROM and not name:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return find_topic(request, name, topic_id, Operation.READ)
+    by_id = request.version >= _TOPIC_IDS_FROM
+    return find_topic(request, None if by_id else name, topic_id, Operation.READ)
 
 
 def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | ErrorCode:
@@ -241,42 +240,43 @@ def _refuse_deletion(_request: AnyRequest, code: ErrorCode) -> OffsetDeleteRespo
 
 @handles(OffsetDeleteRequest, refuse=_refuse_deletion, needs=has_groups)
 async def offset_delete(request: Request[OffsetDeleteRequest]) -> OffsetDeleteResponse:
-    """Delete offsets of topics that the caller may read. Each partition has a result of its own."""
+    """Delete offsets of partitions that exist and that the caller may read. Each partition has a result of its own."""
     message = request.message
-    named = [
-        TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition_index))
-        async for topic in request.in_turns(message.topics)
-        async for partition in request.in_turns(topic.partitions)
-    ]
-    allowed = [
-        partition
-        async for partition in request.in_turns(named)
-        if request.allows_topic(Operation.READ, partition.topic)
-    ]
+    if not message.group_id:
+        return _refuse_deletion(request, ErrorCode.INVALID_GROUP_ID)
+    codes: dict[TopicPartition, ErrorCode] = {}
+    allowed: list[TopicPartition] = []
+    async for topic in request.in_turns(message.topics):
+        found = find_topic(request, topic.name, None, Operation.READ)
+        async for item in request.in_turns(topic.partitions):
+            partition = _partition(found, item.partition_index)
+            if isinstance(partition, ErrorCode):
+                codes[_named(topic.name, item.partition_index)] = partition
+            else:
+                allowed.append(partition)
     try:
         deleted = await coordinator(request).delete_offsets(GroupId(message.group_id), allowed)
     except CoordinatorError as error:
         return _refuse_deletion(request, error.code)
     if deleted.error is not ErrorCode.NONE:
         return _refuse_deletion(request, deleted.error)
-    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    codes |= deleted.partitions
     return OffsetDeleteResponse(
         topics=[
             _DeletedTopic(
                 name=topic.name,
                 partitions=[
                     _DeletedPartition(
-                        partition_index=partition.partition_index,
-                        error_code=deleted.partitions.get(
-                            TopicPartition(
-                                TopicName(topic.name), PartitionIndex(partition.partition_index)
-                            ),
-                            denied,
-                        ),
+                        partition_index=item.partition_index,
+                        error_code=codes[_named(topic.name, item.partition_index)],
                     )
-                    async for partition in request.in_turns(topic.partitions)
+                    async for item in request.in_turns(topic.partitions)
                 ],
             )
             async for topic in request.in_turns(message.topics)
         ]
     )
+
+
+def _named(topic: str, index: int) -> TopicPartition:
+    return TopicPartition(TopicName(topic), PartitionIndex(index))

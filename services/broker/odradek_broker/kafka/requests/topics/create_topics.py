@@ -6,6 +6,7 @@ The controller also bounds how many partitions one request may create: it refuse
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from odradek_broker.access.quotas import MUTATION_RATE
@@ -22,7 +23,7 @@ from odradek_protocol.kafka.messages import (
     CreateTopicsResponse,
     uuid_of,
 )
-from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_protocol.metadata.image import TopicState
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
 
@@ -53,7 +54,7 @@ async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsRe
             partition_count += max(topic.num_partitions, len(topic.assignments), 1)
         else:
             results[topic.name] = _Result(
-                name=topic.name, error_code=error[0], error_message=error[1], configs=None
+                name=topic.name, error_code=error[0], error_message=error[1], configs=[]
             )
     if command.topics:
         request.throttle_ms = request.services.quotas.throttle_ms(
@@ -140,13 +141,14 @@ async def _create(
                 name=topic.name,
                 error_code=unavailable.code,
                 error_message=str(unavailable),
-                configs=None,
+                configs=[],
             )
             for topic in command.topics
         }
     described: _Described = {}
+    configs = {topic.name: topic.configs for topic in command.topics}
     return {
-        created.name: _result(request, created, described)
+        created.name: _result(request, created, configs[created.name], described)
         async for created in request.in_turns(response.topics)
     }
 
@@ -154,8 +156,15 @@ async def _create(
 _Described: TypeAlias = dict[frozenset[tuple[str, str]], list[_Config]]
 
 
-def _result(request: AnyRequest, created: pb.TopicResult, described: _Described) -> _Result:
-    """Return a topic's result. `described` caches the described configs for topics that have equal configs."""
+def _result(
+    request: AnyRequest,
+    created: pb.TopicResult,
+    configs: Mapping[str, str],
+    described: _Described,
+) -> _Result:
+    """Return a topic's result. `configs` are those that the request sets, which the image lacks if the request only
+    validates; `described` caches the described configs for topics that have equal configs.
+    """
     is_created = created.error_code == ErrorCode.NONE
     result = _Result(
         name=created.name,
@@ -164,7 +173,7 @@ def _result(request: AnyRequest, created: pb.TopicResult, described: _Described)
         error_message=created.error_message or None,
         num_partitions=created.partition_count if is_created else -1,
         replication_factor=created.replication_factor if is_created else -1,
-        configs=None,
+        configs=[],
     )
     if not is_created:
         return result
@@ -172,7 +181,7 @@ def _result(request: AnyRequest, created: pb.TopicResult, described: _Described)
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
     image = request.services.image
-    own = frozenset(image.config_of(ConfigResourceType.TOPIC, created.name).items())
+    own = frozenset(configs.items())
     if own not in described:
         described[own] = [
             _Config(
@@ -182,7 +191,7 @@ def _result(request: AnyRequest, created: pb.TopicResult, described: _Described)
                 config_source=config.source,
                 is_sensitive=config.is_sensitive,
             )
-            for config in describe_topic(request.services.settings, image, created.name)
+            for config in describe_topic(request.services.settings, image, created.name, configs)
         ]
     result.configs = described[own]
     return result
@@ -190,22 +199,29 @@ def _result(request: AnyRequest, created: pb.TopicResult, described: _Described)
 
 @handles(CreatePartitionsRequest)
 async def create_partitions(request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
-    """Add partitions to each topic. Each topic has a result of its own."""
+    """Add partitions to each topic. Each topic has one result, and is refused if the request names it twice."""
     message = request.message
     results: list[_GrownResult] = []
-    valid: list[int] = []
+    valid: list[tuple[int, _GrownTopic]] = []
     new_partitions = 0
-    seen: set[str] = set()
-    async for number, topic in request.in_turns(enumerate(message.topics)):
+    counts = Counter(topic.name for topic in message.topics)
+    topics = {topic.name: topic for topic in message.topics}
+    async for topic in request.in_turns(topics.values()):
         state = find_topic(request, topic.name, None, Operation.ALTER)
-        if topic.name in seen:
+        text = None
+        if isinstance(state, TopicState) and topic.assignments == []:
+            # Null leaves the choice of replicas to the controller; an empty list assigns none.
+            state = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            text = "the list of assignments is empty"
+        if counts[topic.name] > 1:
             state = ErrorCode.INVALID_REQUEST
-        seen.add(topic.name)
+            text = "the request names this topic twice"
         if isinstance(state, ErrorCode):
-            results.append(_GrownResult(name=topic.name, error_code=state))
+            result = _GrownResult(name=topic.name, error_code=state, error_message=text)
+            results.append(result)
         else:
+            valid.append((len(results), topic))
             results.append(_GrownResult(name=topic.name))
-            valid.append(number)
             new_partitions += min(max(topic.count - len(state.partitions), 1), PARTITIONS_MAX)
     if valid:
         request.throttle_ms = request.services.quotas.throttle_ms(
@@ -213,8 +229,7 @@ async def create_partitions(request: Request[CreatePartitionsRequest]) -> Create
         )
         command = pb.CreatePartitionsRequest(
             topics=[
-                await _new_partitions(request, message.topics[number])
-                async for number in request.in_turns(valid)
+                await _new_partitions(request, topic) async for _, topic in request.in_turns(valid)
             ],
             validate_only=message.validate_only,
             timeout_ms=message.timeout_ms,
@@ -232,7 +247,7 @@ async def create_partitions(request: Request[CreatePartitionsRequest]) -> Create
         except ControllerUnavailable as unavailable:
             outcomes = [(int(unavailable.code), str(unavailable))] * len(valid)
         pairs = zip(valid, outcomes, strict=True)
-        async for number, (code, text) in request.in_turns(pairs):
+        async for (number, _), (code, text) in request.in_turns(pairs):
             results[number].error_code = code
             results[number].error_message = text or None
     return CreatePartitionsResponse(results=results)

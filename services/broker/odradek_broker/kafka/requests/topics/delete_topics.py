@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from odradek_broker.access.quotas import MUTATION_RATE
@@ -26,7 +27,8 @@ _Result = DeleteTopicsResponse.DeletableTopicResult
 
 @handles(DeleteTopicsRequest)
 async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
-    """Delete topics. Each has a result of its own.
+    """Delete topics. Each has a result of its own. A topic that the request names twice, or both by name and by id, is
+    not deleted: as in Kafka, the request is then more likely a mistake than meant.
 
     The controller is given ids, so that a new topic that was created under the same name meanwhile is not deleted.
     """
@@ -37,8 +39,21 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
         references = [(name, NO_TOPIC_ID) for name in message.topic_names]
     results: list[_Result] = []
     valid: list[tuple[int, TopicState]] = []
-    async for number, (name, topic_id) in request.in_turns(enumerate(references)):
-        topic = find_topic(request, name, topic_id, Operation.DELETE)
+    counts = Counter(references)
+    times_named: Counter[bytes] = Counter()
+    found: list[tuple[str | None, bytes, TopicState | ErrorCode]] = []
+    async for name, topic_id in request.in_turns(counts):
+        topic: TopicState | ErrorCode = ErrorCode.INVALID_REQUEST
+        if (name is None) != (topic_id == NO_TOPIC_ID):
+            topic = find_topic(request, name, topic_id, Operation.DELETE)
+        if isinstance(topic, TopicState):
+            times_named[topic.topic_id] += counts[name, topic_id]
+        elif counts[name, topic_id] > 1:
+            topic = ErrorCode.INVALID_REQUEST
+        found.append((name, topic_id, topic))
+    async for name, topic_id, topic in request.in_turns(found):
+        if isinstance(topic, TopicState) and times_named[topic.topic_id] > 1:
+            topic = ErrorCode.INVALID_REQUEST
         if isinstance(topic, ErrorCode):
             results.append(_Result(name=name, topic_id=uuid_of(topic_id), error_code=topic))
         elif topic.name in INTERNAL_TOPICS:
@@ -48,8 +63,8 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
                 )
             )
         else:
+            valid.append((len(results), topic))
             results.append(_result(topic, ErrorCode.NONE, ""))
-            valid.append((number, topic))
     if valid:
         request.throttle_ms = request.services.quotas.throttle_ms(
             MUTATION_RATE,

@@ -15,6 +15,7 @@ from odradek_protocol.kafka.messages import (
 )
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
 from odradek_protocol.metadata.image import PartitionState, TopicState
+from odradek_protocol.topic_names import topic_name_error
 
 PARTITIONS_MAX: Final = 2000
 _Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -42,13 +43,21 @@ async def describe_topic_partitions(
     first_topic, first_partition = "", 0
     if message.cursor is not None:
         first_topic, first_partition = message.cursor.topic_name, message.cursor.partition_index
+        if first_partition < 0 or (message.topics and first_topic not in names):
+            return DescribeTopicPartitionsResponse(
+                topics=[
+                    _Topic(error_code=ErrorCode.INVALID_REQUEST, name=name, partitions=[])
+                    for name in names
+                ],
+                next_cursor=None,
+            )
         names = [name for name in names if name >= first_topic]
     room = max(1, min(message.response_partition_limit, PARTITIONS_MAX))
     topics: list[_Topic] = []
     async for name in request.in_turns(names):
         state = find_topic(request, name, None, Operation.DESCRIBE)
         if isinstance(state, ErrorCode):
-            topics.append(_Topic(error_code=state, name=name, partitions=[]))
+            topics.append(_not_described(request, name, state))
             continue
         start = first_partition if name == first_topic else 0
         page = state.partitions[start : start + room]
@@ -62,6 +71,15 @@ async def describe_topic_partitions(
             cursor = _Cursor(topic_name=following, partition_index=0)
             return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
+
+
+def _not_described(request: AnyRequest, name: str, error: ErrorCode) -> _Topic:
+    result = _Topic(error_code=error, name=name, partitions=[])
+    if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if topic_name_error(name) is not None:
+            result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        result.topic_authorized_operations = request.operation_bits(ResourceType.TOPIC, name)
+    return result
 
 
 async def _topic(request: AnyRequest, topic: TopicState, page: list[PartitionState]) -> _Topic:

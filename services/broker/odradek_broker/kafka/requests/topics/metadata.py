@@ -113,6 +113,7 @@ async def _create_missing(
         topic.name
         async for topic in request.in_turns(topics)
         if topic.name
+        and (topic.topic_id or NO_TOPIC_ID) == NO_TOPIC_ID
         and request.services.image.topic(topic.name) is None
         and request.allows_topic(Operation.DESCRIBE, topic.name)
         and topic_name_error(topic.name) is None
@@ -133,15 +134,18 @@ async def _create_missing(
 async def _named_topic(
     request: Request[MetadataRequest], topic: _NamedTopic, refused: dict[str, ErrorCode]
 ) -> _Topic:
-    state = find_topic(request, topic.name, topic.topic_id, Operation.DESCRIBE)
+    # As with Kafka, an id says more than a name beside it.
+    has_id = (topic.topic_id or NO_TOPIC_ID) != NO_TOPIC_ID
+    name = None if has_id else topic.name
+    state = find_topic(request, name, topic.topic_id, Operation.DESCRIBE)
     if isinstance(state, TopicState):
         return await _topic(request, state)
-    error = refused.get(topic.name or "", state)
-    if topic.name is not None and topic_name_error(topic.name) is not None:
+    error = refused.get(name or "", state)
+    if name is not None and topic_name_error(name) is not None:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     return _Topic(
         error_code=error,
-        name=topic.name if topic.name is not None or request.version >= 12 else "",
+        name=name if name is not None or request.version >= 12 else "",
         topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
         partitions=[],
     )
