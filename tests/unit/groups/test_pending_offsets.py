@@ -258,7 +258,7 @@ def test_a_rebalance_that_completes_does_not_refuse_offsets_of_a_transaction() -
     assert log.write(5, generation_or_epoch=generation, member_id=leader) is ErrorCode.NONE
 
 
-@pytest.mark.parametrize(("epoch", "error"), [(-1, None), (1, ErrorCode.ILLEGAL_GENERATION)])
+@pytest.mark.parametrize(("epoch", "error"), [(-1, None), (1, ErrorCode.UNKNOWN_MEMBER_ID)])
 def test_a_group_that_does_not_exist_takes_offsets_of_clients_without_a_generation(
     epoch: int, error: ErrorCode | None
 ) -> None:

@@ -147,10 +147,10 @@ class ConsumerGroup:
         if beat.member_epoch == JOIN_EPOCH:
             return self._refuse_join(beat)
         member = self.state.members.get(beat.member_id)
-        error = self._check_instance(beat)
-        if error is ErrorCode.FENCED_INSTANCE_ID:
-            return error, "another member has this instance id"
-        if member is None or error is not ErrorCode.NONE:
+        instance_error = self._check_instance(beat)
+        if instance_error is ErrorCode.FENCED_INSTANCE_ID:
+            return instance_error, "another member has this instance id"
+        if member is None or instance_error is not ErrorCode.NONE:
             return (
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"group {self.group_id} has no member {beat.member_id}",

@@ -188,7 +188,7 @@ class OffsetShard:
         names_member = bool(commit.member_id) or commit.instance_id is not None
         if group is None:
             is_alone = commit.generation_or_epoch < 0
-            return ErrorCode.NONE if is_alone else ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.NONE if is_alone else ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):
             if commit.generation_or_epoch < 0 and not names_member:
                 return ErrorCode.NONE

@@ -232,10 +232,13 @@ def _matches_nothing(filter_: _Filter | DescribeAclsRequest) -> bool:
 
 
 def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:
-    """Whether no part of the filter is UNKNOWN. A filter with such a part could match entries by accident."""
-    return bool(
-        filter_.resource_type_filter > 0
-        and filter_.pattern_type_filter > 0
-        and filter_.operation > 0
-        and filter_.permission_type > 0
+    """Whether every part of the filter has a value that this broker knows. A filter with another part could match
+    entries by accident, or seem to have found none.
+    """
+    parts = (
+        (filter_.resource_type_filter, ResourceType),
+        (filter_.pattern_type_filter, PatternType),
+        (filter_.operation, Operation),
+        (filter_.permission_type, Permission),
     )
+    return all(1 <= value <= max(known) for value, known in parts)

@@ -6,6 +6,7 @@ request sets, deletes, appends and subtracts. Both change all configs of a resou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TypeAlias, cast
 
@@ -23,10 +24,12 @@ from odradek_protocol.kafka.messages import (
 from odradek_protocol.metadata.configs import why_no_configs
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
+from odradek_runtime.budget.refusals import shortened
 
 _Result = AlterConfigsResponse.AlterConfigsResourceResponse
 _IncrementalResult = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 _SET: Final = 0
+_DELETE: Final = 1
 _OPERATIONS: Final = range(4)
 _Outcome: TypeAlias = tuple[int, str]
 
@@ -45,7 +48,6 @@ async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsRe
                     value=config.value,
                 )
                 async for config in request.in_turns(resource.configs)
-                if config.value is not None
             ],
             replaces_all=True,
         )
@@ -107,10 +109,10 @@ async def _alter(
     """Forward the alterations that the caller may do to the controller; return a result for each resource."""
     outcomes: list[_Outcome] = []
     allowed: list[int] = []
-    seen: set[tuple[int, str]] = set()
+    counts = Counter((resource.type, resource.name) for resource in resources)
     async for number, resource in request.in_turns(enumerate(resources)):
-        outcomes.append(_refusal(request, resource, seen))
-        seen.add((resource.type, resource.name))
+        is_twice = counts[resource.type, resource.name] > 1
+        outcomes.append(_refusal(request, resource, is_twice=is_twice))
         if outcomes[number][0] == ErrorCode.NONE:
             allowed.append(number)
     if not allowed:
@@ -131,12 +133,15 @@ async def _alter(
 
 
 def _refusal(
-    request: AnyRequest, resource: pb.AlterConfigsResource, seen: set[tuple[int, str]]
+    request: AnyRequest, resource: pb.AlterConfigsResource, *, is_twice: bool
 ) -> tuple[ErrorCode, str]:
-    if (resource.type, resource.name) in seen:
+    if is_twice:
         return ErrorCode.INVALID_REQUEST, "the request names this resource twice"
     if any(operation.operation not in _OPERATIONS for operation in resource.operations):
         return ErrorCode.INVALID_REQUEST, "the operations are 0 set, 1 delete, 2 append, 3 subtract"
+    for operation in resource.operations:
+        if operation.operation != _DELETE and not operation.HasField("value"):
+            return ErrorCode.INVALID_REQUEST, f"the config {shortened(operation.name)} has no value"
     match int(resource.type):
         case ConfigResourceType.TOPIC:
             if not request.allows_topic(Operation.ALTER_CONFIGS, resource.name):

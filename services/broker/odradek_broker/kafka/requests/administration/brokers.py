@@ -60,8 +60,12 @@ def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeCluste
         controller_id=request.services.broker_id,  # every broker forwards admin requests
         brokers=brokers,
     )
-    if message.include_cluster_authorized_operations and request.sees_cluster(Operation.DESCRIBE):
-        response.authorized_operations = request.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+    if message.include_cluster_authorized_operations:
+        # Without the right to DESCRIBE the caller has none of those that it may know.
+        sees = request.sees_cluster(Operation.DESCRIBE)
+        response.authorized_operations = (
+            request.operations(ResourceType.CLUSTER, CLUSTER_NAME) if sees else set()
+        )
     return response
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek_broker.kafka.forwarding import ControllerUnavailable, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.kafka.request import Request
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ElectLeadersRequest, ElectLeadersResponse
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
@@ -14,8 +14,21 @@ _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
 
 
-def _refuse(_request: AnyRequest, code: ErrorCode) -> ElectLeadersResponse:
-    return ElectLeadersResponse(error_code=code, replica_election_results=[])
+async def _refuse(request: Request[ElectLeadersRequest], code: ErrorCode) -> ElectLeadersResponse:
+    """Refuse the election of each partition, because version 0 has no error for the whole request."""
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            _Topic(
+                topic=topic.topic,
+                partition_result=[
+                    _Partition(partition_id=index, error_code=code, error_message=None)
+                    async for index in request.in_turns(topic.partitions)
+                ],
+            )
+            async for topic in request.in_turns(request.message.topic_partitions or ())
+        ],
+    )
 
 
 @handles(ElectLeadersRequest, refuse=_refuse)
@@ -46,7 +59,7 @@ async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersRe
             timeout_ms=message.timeout_ms,
         )
     except ControllerUnavailable as unavailable:
-        return _refuse(request, unavailable.code)
+        return await _refuse(request, unavailable.code)
     topics: dict[str, list[_Partition]] = {}
     async for result in request.in_turns(response.partitions):
         if named is None and result.error_code == ErrorCode.ELECTION_NOT_NEEDED:

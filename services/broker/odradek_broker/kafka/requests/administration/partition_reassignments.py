@@ -26,10 +26,27 @@ _OngoingTopic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 _OngoingPartition = _OngoingTopic.OngoingPartitionReassignment
 
 
-def _refuse_alterations(
-    _request: AnyRequest, code: ErrorCode
+async def _refuse_alterations(
+    request: Request[AlterPartitionReassignmentsRequest], code: ErrorCode
 ) -> AlterPartitionReassignmentsResponse:
-    return AlterPartitionReassignmentsResponse(error_code=code, error_message=None, responses=[])
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=None,
+        responses=[
+            _AlteredTopic(
+                name=topic.name,
+                partitions=[
+                    _AlteredPartition(
+                        partition_index=partition.partition_index,
+                        error_code=code,
+                        error_message=None,
+                    )
+                    async for partition in request.in_turns(topic.partitions)
+                ],
+            )
+            async for topic in request.in_turns(request.message.topics)
+        ],
+    )
 
 
 @handles(AlterPartitionReassignmentsRequest, refuse=_refuse_alterations)

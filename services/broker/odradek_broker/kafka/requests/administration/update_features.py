@@ -19,6 +19,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_runtime.budget.refusals import shortened
 
 _UPGRADE: Final = 1
+_UPGRADE_TYPES: Final = range(1, 4)  # 1 upgrade, 2 safe downgrade, 3 unsafe downgrade
 _ONE_RESULT_FROM: Final = 2
 _Update = UpdateFeaturesRequest.FeatureUpdateKey
 _Result = UpdateFeaturesResponse.UpdatableFeatureResult
@@ -36,7 +37,7 @@ async def update_features(request: Request[UpdateFeaturesRequest]) -> UpdateFeat
         return await _all_or_none(request, updates)
     results = []
     async for update in request.in_turns(updates):
-        code, text = _error_of(update)
+        code, text = _error_of(request, update)
         if code == ErrorCode.NONE and not _only_validates(request):
             code, text = await _change(request, update)
         results.append(_Result(feature=update.feature, error_code=code, error_message=text or None))
@@ -47,7 +48,7 @@ async def _all_or_none(
     request: Request[UpdateFeaturesRequest], updates: Sequence[_Update]
 ) -> UpdateFeaturesResponse:
     async for update in request.in_turns(updates):
-        code, text = _error_of(update)
+        code, text = _error_of(request, update)
         if code != ErrorCode.NONE:
             return _response(code, text)
     if not _only_validates(request):
@@ -68,21 +69,33 @@ def _only_validates(request: Request[UpdateFeaturesRequest]) -> bool:
     return request.version >= 1 and bool(request.message.validate_only)
 
 
-def _error_of(update: _Update) -> tuple[int, str]:
+def _error_of(request: Request[UpdateFeaturesRequest], update: _Update) -> tuple[int, str]:
+    """Return the error of an update that needs no question to the controller, which checks changes again."""
+    invalid, feature = ErrorCode.INVALID_UPDATE_VERSION, shortened(update.feature)
+    level = update.max_version_level
     lowest, highest = SUPPORTED_FEATURES.get(update.feature, (0, 0))
-    if lowest <= update.max_version_level <= highest:
-        return ErrorCode.NONE, ""
-    feature = shortened(update.feature)
-    text = f"{feature} has the levels {lowest} to {highest}, not {update.max_version_level}"
-    return ErrorCode.INVALID_UPDATE_VERSION, text
+    if not lowest <= level <= highest:
+        return invalid, f"{feature} has the levels {lowest} to {highest}, not {level}"
+    if request.version >= 1 and update.upgrade_type not in _UPGRADE_TYPES:
+        return invalid, f"{feature}: there is no upgrade type {update.upgrade_type}"
+    present = request.services.image.feature_level(update.feature)
+    if level < present and not _allows_downgrade(request, update):
+        return (
+            invalid,
+            f"{feature} is at level {present}; allow the downgrade to lower it to {level}",
+        )
+    return ErrorCode.NONE, ""
+
+
+def _allows_downgrade(request: Request[UpdateFeaturesRequest], update: _Update) -> bool:
+    return update.allow_downgrade if request.version == 0 else update.upgrade_type != _UPGRADE
 
 
 async def _change(request: Request[UpdateFeaturesRequest], update: _Update) -> tuple[int, str]:
-    allow_downgrade = (
-        update.allow_downgrade if request.version == 0 else update.upgrade_type != _UPGRADE
-    )
     command = pb.UpdateFeaturesRequest(
-        name=update.feature, level=update.max_version_level, allow_downgrade=allow_downgrade
+        name=update.feature,
+        level=update.max_version_level,
+        allow_downgrade=_allows_downgrade(request, update),
     )
     try:
         response = await change(
