@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -42,9 +43,21 @@ class KafkaCluster:
 
     name: Final = "kafka"
 
-    def __init__(self, jars: Path, directory: Path, *, nodes: int) -> None:
+    def __init__(
+        self,
+        jars: Path,
+        directory: Path,
+        *,
+        nodes: int,
+        settings: Sequence[str] = (),
+        with_logins: bool = False,
+    ) -> None:
+        """Format the storage. `settings` are lines NAME=VALUE that are added to server.properties; `with_logins` adds
+        a listener to each node where clients log in by SCRAM, at `login_ports`.
+        """
         self._class_path = f"{jars}/*"
         self._nodes = [directory / f"node{number}" for number in range(1, nodes + 1)]
+        self.login_ports = free_ports(nodes) if with_logins else []
         ports = free_ports(2 * nodes)
         self._client_ports, controller_ports = ports[:nodes], ports[nodes:]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._client_ports)
@@ -62,7 +75,9 @@ class KafkaCluster:
                     client_port=self._client_ports[number - 1],
                     controller_port=controller_ports[number - 1],
                     data=node / "data",
+                    login_port=self.login_ports[number - 1] if with_logins else None,
                 )
+                + "".join(f"{setting}\n" for setting in settings)
             )
             formats.append(
                 self._run(node, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c")
@@ -126,17 +141,31 @@ class KafkaCluster:
 
 
 def _properties(
-    *, number: int, nodes: int, voters: str, client_port: int, controller_port: int, data: Path
+    *,
+    number: int,
+    nodes: int,
+    voters: str,
+    client_port: int,
+    controller_port: int,
+    data: Path,
+    login_port: int | None,
 ) -> str:
+    listeners = f"PLAINTEXT://127.0.0.1:{client_port}"
+    if login_port is not None:
+        listeners += f",SASL_PLAINTEXT://127.0.0.1:{login_port}"
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     replicas = min(nodes, 3)
     in_sync = min(nodes, 2)
     return (
         f"process.roles=broker,controller\nnode.id={number}\n"
         f"controller.quorum.voters={voters}\n"
-        f"listeners=PLAINTEXT://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller_port}\n"
-        f"advertised.listeners=PLAINTEXT://127.0.0.1:{client_port}\n"
+        f"listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}\n"
+        f"advertised.listeners={listeners}\n"
         "controller.listener.names=CONTROLLER\n"
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        "listener.security.protocol.map="
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT\n"
+        "sasl.enabled.mechanisms=SCRAM-SHA-256\n"
+        f"listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config={scram}\n"
         f"log.dirs={data}\nnum.partitions=1\n"
         f"default.replication.factor={replicas}\nmin.insync.replicas={in_sync}\n"
         f"offsets.topic.replication.factor={replicas}\n"
