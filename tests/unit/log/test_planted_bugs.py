@@ -27,6 +27,7 @@ from tests.sim.planted.disk_bugs import DISK_BUGS
 from tests.unit.log import (
     test_compaction_crashes,
     test_errors_of_the_process,
+    test_files_at_a_start,
     test_lives,
     test_log_directory,
     test_open_files,
@@ -60,6 +61,11 @@ def copy_taken_for_the_directory(patch: pytest.MonkeyPatch) -> None:
         return begin(self, lock_inode=0, **named)
 
     patch.setattr(RestartMarkers, "begin", begin_anywhere)
+
+
+def transaction_index_taken_for_missing(patch: pytest.MonkeyPatch) -> None:
+    """A start takes a transaction index that is there for one that was never written."""
+    patch.setattr(Segment, "found", lambda segment, names: setattr(segment, "_aborted", []))
 
 
 def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -230,6 +236,10 @@ NAMED += [
     (
         transaction_index_believed_after_a_power_cut,
         test_transactions.test_a_transaction_index_that_was_not_synced_is_made_again_after_a_power_cut,
+    ),
+    (
+        transaction_index_taken_for_missing,
+        test_files_at_a_start.test_an_abort_below_the_recovery_point_of_the_active_segment_is_known_after_a_kill,
     ),
     (
         cut_restores_producers_from_above_the_high_watermark,

@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
+    EPOCHS,
+    LOG_START,
     forget_log_start,
     read_epochs,
     read_log_start,
@@ -68,6 +70,9 @@ class Recovery:
 
     storage: Storage
     directory: Path
+    names: list[str] | None = None
+    """The names of the directory's files, if the caller has just listed them. A start with thousands of logs mostly
+    waits for such system calls, so recovery opens no file that the list lacks."""
     recovery_point: Offset | None
     high_watermark: Offset | None
     log_start_offset: Offset | None
@@ -101,7 +106,10 @@ class Recovery:
             return self._run()
 
     def _run(self) -> LoadedLog:
-        swaps = complete_swaps(self.storage, self.directory)
+        listed, self.names = self.names, None  # a second run lists them again
+        if listed is None:
+            listed = self.storage.names(self.directory)
+        swaps = complete_swaps(self.storage, self.directory, listed)
         names = swaps.names
         for path in swaps.given_up:
             consequence = "the segments that it was compacted from are used instead"
@@ -113,16 +121,18 @@ class Recovery:
             if name.endswith(Suffix.LOG.value) and name.removesuffix(".log").isdigit()
         )
         self._remove_litter(names, bases)
-        self._open_segments(bases)
-        start = self._log_start()
+        self._open_segments(bases, frozenset(names))
+        has_log_start = LOG_START in names
+        start = self._log_start(has_file=has_log_start)
         active = self._segments[-1]
         end = Offset(active.end_offset)
         # Without this, a log start above the log end would hide, at the next start, records that are appended below
         # it.
-        forget_log_start(self.storage, self.directory, above=end)
+        if has_log_start:
+            forget_log_start(self.storage, self.directory, above=end)
         durable = max(self.high_watermark or 0, self.recovery_point or 0)
         self.lost_bytes = end < durable or bool(self.damage)
-        epochs = read_epochs(self.storage, self.directory)
+        epochs = read_epochs(self.storage, self.directory) if EPOCHS in names else None
         if epochs is not None:
             start = self._log_start_of_epochs(epochs, start, end)
         epochs = self._epochs(epochs, start, end)
@@ -132,7 +142,9 @@ class Recovery:
             segment.close()
             segment.drop_indexes()
         trusted = end if self.is_clean else min(self.recovery_point or Offset(0), end)
-        position, _ = active.locate(active.file(), trusted, active.size_bytes)
+        position = 0
+        if active.size_bytes:
+            position, _ = active.locate(active.file(), trusted, active.size_bytes)
         return LoadedLog(
             segments=self._segments,
             epochs=epochs,
@@ -152,17 +164,19 @@ class Recovery:
             if is_stray_index or name.endswith((".deleted", ".cleaned", ".tmp")):
                 self.storage.remove(self.directory / name)
 
-    def _open_segments(self, bases: list[int]) -> None:
+    def _open_segments(self, bases: list[int], names: frozenset[str]) -> None:
         trusted = self._trusted_until()
         self._scan_start = trusted
         for number, base_offset in enumerate(bases):
             is_last = number == len(bases) - 1
             segment = Segment(self.storage, self.directory, base_offset)
+            segment.found(names)
             size_bytes = self.storage.size_bytes(segment.path(Suffix.LOG))
             if self.is_power_loss and (is_last or bases[number + 1] >= trusted):
                 # These indexes were never synced. They are rebuilt.
                 for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):
-                    self.storage.remove(segment.path(suffix))
+                    if file_name(base_offset, suffix) in names:
+                        self.storage.remove(segment.path(suffix))
                 self._reindexed.append(segment)
             self._segments.append(segment)
             is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
@@ -258,9 +272,9 @@ class Recovery:
             self.cut_bytes += self.storage.size_bytes(segment.path(Suffix.LOG))
             segment.remove_files()
 
-    def _log_start(self) -> Offset:
+    def _log_start(self, *, has_file: bool) -> Offset:
         first, end = self._segments[0].base_offset, self._segments[-1].end_offset
-        written = read_log_start(self.storage, self.directory)
+        written = read_log_start(self.storage, self.directory) if has_file else 0
         return Offset(min(max(first, self.log_start_offset or 0, written), end))
 
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
@@ -272,7 +286,9 @@ class Recovery:
         """
         entries = epochs.entries()
         segment = next(s for s in reversed(self._segments) if s.base_offset <= start)
-        _, first = segment.locate(segment.file(), start, segment.size_bytes)
+        first = None
+        if segment.size_bytes:
+            _, first = segment.locate(segment.file(), start, segment.size_bytes)
         if entries and first is not None and entries[0][1] > first.base_offset:
             return max(start, min(entries[0][1], end))
         return start
@@ -300,6 +316,8 @@ class Recovery:
         """Return all epochs without reading every header: epochs rise, so a binary search finds the changes."""
         epochs: list[tuple[int, int]] = []
         for segment in self._segments:
+            if not segment.size_bytes:
+                continue
             file = segment.file()
             positions = [0, *segment.offsets().positions()]
             heads: dict[int, Header | None] = {}

@@ -111,6 +111,7 @@ def _described(what: str, error: OSError) -> str:
     return f"{text}; {way_out}" if way_out is not None else text
 
 
+READ_BYTES: Final = 1 << 16
 T = TypeVar("T")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -301,7 +302,15 @@ class DiskStorage:
         return DiskFile(_with_reserve(lambda: os.open(path, flags, 0o644)))
 
     def read(self, path: Path) -> bytes:
-        return _with_reserve(path.read_bytes)
+        fd = _with_reserve(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            # `Path.read_bytes` makes twice as many system calls, and a start reads a small file for each partition.
+            content = os.read(fd, READ_BYTES)
+            while more := os.read(fd, READ_BYTES):
+                content += more
+            return content
+        finally:
+            os.close(fd)
 
     def names(self, directory: Path) -> list[str]:
         return os.listdir(directory)

@@ -104,14 +104,17 @@ class DirectoryLoad:
 
         def recover(location: FoundPartition) -> Recovery:
             try:
-                self._take_offsets_of_a_stray(location, points, watermarks, starts)
+                names = self.storage.names(location.path)
+                if STRAY_FILE in names:
+                    self._take_offsets_of_a_stray(location, points, watermarks, starts)
             except OSError as error:
                 raise self.health.fail_to_read(f"opening {location.path}", error) from error
             mark = location.path / DAMAGED
-            is_marked = self.storage.exists(mark)
+            is_marked = DAMAGED in names
             recovery = Recovery(
                 storage=self.storage,
                 directory=location.path,
+                names=names,
                 recovery_point=None if is_marked else points.get(location.id),
                 high_watermark=watermarks.get(location.id),
                 log_start_offset=starts.get(location.id),
@@ -196,8 +199,6 @@ class DirectoryLoad:
 
         The last process may have died between the restore and the next checkpoint."""
         path = location.path / STRAY_FILE
-        if not self.storage.exists(path):
-            return
         if location.id in points:
             self.storage.remove(path)
             return

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -144,6 +144,11 @@ class Segment:
             self._storage.remove(self.path(suffix))
         self._offsets, self._times, self._aborted = OffsetIndex(), TimeIndex(), []
         self._aborted_synced = 0
+
+    def found(self, names: Container[str]) -> None:
+        """Take note of the names of all files in the directory: a transaction index that has no file is empty."""
+        if file_name(self.base_offset, Suffix.TXN_INDEX) not in names:
+            self._aborted = []
 
     def file(self) -> File:
         """Return the `.log` file, opening it if needed. Raises OSError."""
@@ -513,6 +518,9 @@ class Segment:
         index only a few headers are read.
         """
         self.size_bytes = size_bytes
+        if not size_bytes:  # whatever the index files contain, there is nothing that they could be right about
+            self._offsets, self._times = OffsetIndex(), TimeIndex()
+            return 0
         try:
             self._settle_at_last_entry()
         except (

@@ -41,9 +41,12 @@ class CompletedSwaps(NamedTuple):
     damaged: list[Path]
 
 
-def complete_swaps(storage: Storage, directory: Path) -> CompletedSwaps:
-    """Complete step 3 for each segment whose step 2 was done, and undo incomplete steps 2."""
-    names = storage.names(directory)
+def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> CompletedSwaps:
+    """Complete step 3 for each segment whose step 2 was done, and undo incomplete steps 2. `names` are those of all
+    files in the directory.
+    """
+    if not any(name.endswith(Suffix.SWAP.value) for name in names):
+        return CompletedSwaps(names, [], [])
     ending = Suffix.LOG.value + Suffix.SWAP.value
     swaps = sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
     given_up: list[Path] = []
