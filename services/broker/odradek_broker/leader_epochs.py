@@ -11,7 +11,7 @@ entries to `leader-epoch-checkpoint`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from odradek_protocol.identity import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
@@ -23,8 +23,9 @@ class LeaderEpochs:
     __slots__ = ("_epochs", "_starts", "changes")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        self._epochs: list[LeaderEpoch] = []
-        self._starts: list[Offset] = []
+        # Tuples, because entries change rarely, and a broker has two of these objects for each of its partitions.
+        self._epochs: tuple[LeaderEpoch, ...] = ()
+        self._starts: tuple[Offset, ...] = ()
         self.changes = 0
         """How many times the entries have changed. A checkpoint that was written at a lower count is outdated."""
         for epoch, start_offset in entries:
@@ -55,8 +56,8 @@ class LeaderEpochs:
             f"epoch {epoch} after {self.latest}, at {start_offset} of {self}"
         )
         self.truncate_from_end(start_offset)
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
+        self._epochs = (*self._epochs, epoch)
+        self._starts = (*self._starts, start_offset)
         self.changes += 1
 
     def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> tuple[LeaderEpoch, Offset]:
@@ -81,23 +82,20 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: Offset) -> None:
         """Drop the entries that begin at or above `end_offset`."""
-        while self._starts and self._starts[-1] >= end_offset:
-            self._epochs.pop()
-            self._starts.pop()
-            self.changes += 1
+        kept = bisect_left(self._starts, end_offset)
+        self.changes += len(self._starts) - kept
+        self._epochs, self._starts = self._epochs[:kept], self._starts[:kept]
 
     def truncate_from_start(self, start_offset: Offset) -> None:
         """Drop the entries that end at or below `start_offset`. The entry that contains it begins there from now on."""
         following = bisect_right(self._starts, start_offset)
         if following == 0 or (following == 1 and self._starts[0] == start_offset):
             return
-        del self._epochs[: following - 1]
-        del self._starts[: following - 1]
-        self._starts[0] = start_offset
+        self._epochs = self._epochs[following - 1 :]
+        self._starts = (start_offset, *self._starts[following:])
         self.changes += 1
 
     def clear(self) -> None:
         """Drop all entries, with the log that they describe."""
-        self._epochs.clear()
-        self._starts.clear()
+        self._epochs = self._starts = ()
         self.changes += 1

@@ -19,6 +19,7 @@ from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import BrokerEpoch, Offset
+from odradek_protocol.metadata.image import MetadataDelta
 from odradek_protocol.metadata.records import Config, ConfigResourceType
 from odradek_runtime.clock import Clock, boottime_ms
 from tests.unit.log.material import TOPIC, TOPIC_ID, Broker, batch, memory_broker
@@ -214,7 +215,7 @@ async def test_a_value_that_only_a_later_release_knows_leaves_the_other_configs_
         )
         image.replay(image.offset, image.epoch, record)
     async with table_of(memory_broker(CONFIG), 1) as (table, _):
-        table.image = image
+        list(table.apply(image, MetadataDelta()))
         config = table.log_config(TOPIC)
     assert (config.retention_ms, config.compression) == (-1, None)
     assert not config.cleanup_delete, "an unknown policy deletes nothing"

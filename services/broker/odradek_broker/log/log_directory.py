@@ -115,6 +115,7 @@ class LogDirectory:
         self._boot_id = boot_id
         self._markers = RestartMarkers(storage, path)
         self._checkpoints = Checkpoints(storage, path)
+        self._lower = self._checkpoints.lower  # one object that all logs share
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
@@ -276,17 +277,16 @@ class LogDirectory:
             recent=self.recent,
             directory=location.path,
             topic=location.topic,
-            topic_id=location.id.topic_id,
-            partition=location.id.partition,
+            id_=location.id,
             config=config,
             loaded=loaded,
-            lower_checkpoints=self._checkpoints.lower,
+            lower_checkpoints=self._lower,
             is_new=is_new,
             due=self.due,
             cleaned_offset=cleaned_offset,
         )
         self.due.checkpoint = True
-        self._logs[log.topic_id, log.partition] = log
+        self._logs[log.key] = log
         return log
 
     @property

@@ -53,14 +53,7 @@ from odradek_broker.log.storage import (
     error_class,
 )
 from odradek_broker.log.sync_progress import SyncProgress, UpkeepDue
-from odradek_protocol.identity import (
-    LeaderEpoch,
-    Offset,
-    PartitionIndex,
-    TopicId,
-    TopicIdPartition,
-    TopicName,
-)
+from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition, TopicName
 from odradek_protocol.records.batch_header import ByteBuffer
 
 
@@ -77,6 +70,7 @@ class PartitionLog:
     """One partition's log. Its owner may set `config` and `is_trusted`; all other attributes are to be read."""
 
     __slots__ = (
+        "_directory",
         "_generation",
         "_health",
         "_is_truncating",
@@ -91,12 +85,12 @@ class PartitionLog:
         "config",
         "cut_limits",
         "damage",
-        "directory",
         "epochs",
         "high_watermark",
         "id",
         "is_intact",
         "is_trusted",
+        "key",
         "log_end_offset",
         "log_start_offset",
         "partition",
@@ -113,8 +107,7 @@ class PartitionLog:
         recent: RecentAppends,
         directory: Path,
         topic: TopicName,
-        topic_id: TopicId,
-        partition: PartitionIndex,
+        id_: TopicIdPartition,
         config: LogConfig,
         loaded: LoadedLog,
         lower_checkpoints: Callable[[TopicIdPartition, Offset], None],
@@ -128,19 +121,18 @@ class PartitionLog:
         self._tail: Tail = {}
         self.damage: tuple[int, int] | None = None  # the offsets of a damaged batch
         self._segments = SegmentList(loaded.segments, storage.open_files)
-        self.id = TopicIdPartition(topic_id, partition)
+        self.id = id_
         self._progress = SyncProgress(self._segments, loaded, self.id, due, is_new=is_new)
-        self.directory = directory
+        self.topic_id, self.partition = self.key = (id_.topic_id, id_.partition)
+        self._directory = str(directory)
         self.topic = topic
-        self.topic_id = topic_id
-        self.partition = partition
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = Offset(self._segments.active.end_offset)
         self.high_watermark = loaded.high_watermark
         self._lower_checkpoints = lower_checkpoints
-        self._jobs_lock = threading.Lock()  # only one job of this log runs at a time
+        self._jobs_lock: threading.Lock | None = None  # only one job of this log runs at a time
         self._generation = 0  # rises with each truncation: jobs begun before it are stale
         self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
@@ -298,8 +290,7 @@ class PartitionLog:
             if isinstance(job, SyncJob):
                 self._progress.was_refused(job)
             self.is_intact &= is_sync  # it is unknown how far a failed truncation came
-            what = f"syncing {self.directory}"
-            raise self._health.fail_to_write(what, job.error) from job.error
+            raise self._health.fail_to_write(f"syncing {self.directory}", job.error) from job.error
         if isinstance(job, SyncJob):
             if job.refused is not None:  # this failed only for the indexes; the batches are durable
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.refused)
@@ -325,6 +316,7 @@ class PartitionLog:
     def _job_basics(self) -> dict[str, Any]:
         """Return the fields that every job has. A job is current until the log is truncated or deleted."""
         generation = self._generation
+        self._jobs_lock = self._jobs_lock or threading.Lock()
         return {
             "storage": self._storage,
             "directory": self.directory,
@@ -453,8 +445,8 @@ class PartitionLog:
         if not count:
             return 0
         with self._health.writing(f"deleting segments of {self.directory}"):
-            expired = self._segments.all[:count]
-            self._segments.retire(expired, delay_ms=self.config.file_delete_delay_ms)
+            delay_ms = self.config.file_delete_delay_ms
+            self._segments.retire(self._segments.all[:count], delay_ms=delay_ms)
         self._progress.forget_segments()
         first_offset = Offset(self._segments.first_offset)
         self.cleaned_offset = max(self.cleaned_offset, first_offset)
@@ -507,6 +499,10 @@ class PartitionLog:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._directory)
 
     @property
     def durable_end_offset(self) -> Offset:

@@ -46,7 +46,6 @@ Source: Kafka's ProducerSnapshot.json and ProducerStateManager.java.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
@@ -106,15 +105,15 @@ class EndedTransaction(NamedTuple):
 class ProducerStates:
     """The state of all producers of one partition, as of its log end."""
 
-    __slots__ = ("_ended", "_entries", "_heard", "_idle_since_ms", "_ongoing", "_unreplicated")
+    __slots__ = ("_ended", "_entries", "_idle_since_ms", "_ongoing", "_unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._ongoing: dict[ProducerId, Offset] = {}
         # (first offset, offset of the marker).
-        self._unreplicated: deque[tuple[Offset, Offset]] = deque()
-        self._heard: set[ProducerId] = set()  # producers that appended since the last `expire`
-        self._idle_since_ms: dict[ProducerId, int] = {}
+        self._unreplicated: list[tuple[Offset, Offset]] = []
+        # Since when each producer is idle, as `expire` saw it; None if it has appended since the last `expire`.
+        self._idle_since_ms: dict[ProducerId, int | None] = {}
         # How the last transaction of each producer with an entry ended. It is kept in memory only, and serves only to
         # detect a coordinator that decides twice.
         self._ended: dict[ProducerId, EndedTransaction] = {}
@@ -195,7 +194,7 @@ class ProducerStates:
         self._entries[producer_id] = ProducerEntry(
             epoch, batches, coordinator_epoch, first_offset, batch.timestamp_ms
         )
-        self._heard.add(producer_id)
+        self._idle_since_ms[producer_id] = None
         if len(self._entries) > PRODUCERS_MAX:
             self._forget_oldest()
 
@@ -205,7 +204,6 @@ class ProducerStates:
         if oldest is not None:
             del self._entries[oldest]
             self._ended.pop(oldest, None)
-            self._heard.discard(oldest)
             self._idle_since_ms.pop(oldest, None)
 
     def note_marker(
@@ -239,7 +237,7 @@ class ProducerStates:
         self._entries[producer_id] = ProducerEntry(
             epoch, batches, coordinator_epoch, -1, timestamp_ms
         )
-        self._heard.add(producer_id)
+        self._idle_since_ms[producer_id] = None
         first_offset = self._ongoing.pop(producer_id, None)
         if first_offset is None:
             return None
@@ -251,10 +249,15 @@ class ProducerStates:
 
     def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
         """Return the offset at which read_committed readers have to stop; None if there is none."""
-        while self._unreplicated and self._unreplicated[0][1] < high_watermark:
-            self._unreplicated.popleft()
+        unreplicated = self._unreplicated
+        if unreplicated and unreplicated[0][1] < high_watermark:
+            count = next(
+                (n for n, (_, marker) in enumerate(unreplicated) if marker >= high_watermark),
+                len(unreplicated),
+            )
+            del unreplicated[:count]
         first = next(iter(self._ongoing.values()), None)
-        for decided, _ in self._unreplicated:
+        for decided, _ in unreplicated:
             if first is None or decided < first:
                 first = decided
         return first
@@ -283,12 +286,12 @@ class ProducerStates:
         expire live producers, and their retries would be appended twice. A producer in the middle of a
         transaction is never forgotten.
         """
-        since_ms: dict[ProducerId, int] = {}
+        since_ms: dict[ProducerId, int | None] = {}
         expired: list[ProducerId] = []
         for producer_id, entry in self._entries.items():
-            if producer_id in self._heard or entry.transaction_first_offset >= 0:
-                continue
             began_ms = self._idle_since_ms.get(producer_id, now_ms)
+            if began_ms is None or entry.transaction_first_offset >= 0:
+                continue
             if now_ms - began_ms >= idle_ms_max:
                 expired.append(producer_id)
             else:
@@ -297,7 +300,6 @@ class ProducerStates:
             del self._entries[producer_id]
             self._ended.pop(producer_id, None)
         self._idle_since_ms = since_ms
-        self._heard.clear()
         return len(expired)
 
     @classmethod

@@ -77,10 +77,11 @@ class SyncProgress:
         self.durable_end = self.recovery_point = recovery_point = loaded.recovery_point
         # (segment, position) at which the last full sync ended.
         self._mark = (segments.active, loaded.recovery_position)
-        self._snapshot_offsets = loaded.snapshot_offsets
-        self._roll_snapshots: list[Snapshot] = []
-        self._unsynced = [s for s in segments.all[:-1] if s.end_offset > recovery_point]
-        self._unindexed = list(self._unsynced)
+        # These are tuples, because they change rarely, and an empty list for each partition takes 56 bytes.
+        self._snapshot_offsets = tuple(loaded.snapshot_offsets)
+        self._roll_snapshots: tuple[Snapshot, ...] = ()
+        self._unsynced = tuple([s for s in segments.all[:-1] if s.end_offset > recovery_point])
+        self._unindexed = self._unsynced
         self._epochs_written = -1 if loaded.epochs.changes else 0
         self.is_new = is_new  # the partition's directory itself may not be durable
         # Rises when a segment file is created. It begins at 1, because when a log is opened its directory may not be
@@ -118,9 +119,10 @@ class SyncProgress:
     def rolled(self, old: Segment, producers: ProducerStates) -> None:
         """Record that `old` was closed and a new active segment begins where it ends."""
         self.directory_changes += 1
-        self._unsynced.append(old)
-        self._unindexed.append(old)
-        self._roll_snapshots.append((Offset(old.end_offset), producers.entries()))
+        self._unsynced = (*self._unsynced, old)
+        self._unindexed = (*self._unindexed, old)
+        snapshot = (Offset(old.end_offset), producers.entries())
+        self._roll_snapshots = (*self._roll_snapshots, snapshot)
 
     def unsynced_segments(self, log_end: Offset) -> list[Segment]:
         """Return the segments that a sync must cover; an empty list if everything is durable."""
@@ -133,7 +135,7 @@ class SyncProgress:
         end = self._segments.active.end_offset
         return (
             self.recovery_point < end
-            or self._snapshot_offsets[-1:] != [end]
+            or self._snapshot_offsets[-1:] != (end,)
             or epochs.changes != self._epochs_written
             or bool(self._unindexed)
         )
@@ -164,7 +166,7 @@ class SyncProgress:
         self.is_new = False
         self._directory_synced = job.directory_changes
         self.durable_end = max(self.durable_end, job.end_offset)
-        self._unsynced = [s for s in self._unsynced if s.end_offset > job.end_offset]
+        self._unsynced = tuple([s for s in self._unsynced if s.end_offset > job.end_offset])
         if not job.full:
             if job.since_ms is not None:  # the job was begun as a full sync, but was refused
                 self.since_ms = job.since_ms
@@ -173,12 +175,12 @@ class SyncProgress:
         self.recovery_point = max(self.recovery_point, job.recovery_point)
         self.due.checkpoint = True
         self._mark = (job.active, job.size_bytes)
-        self._unindexed = [s for s in self._unindexed if s not in job.closed]
+        self._unindexed = tuple([s for s in self._unindexed if s not in job.closed])
         self._epochs_written = job.epochs_changes
         written = {offset for offset, _ in job.snapshots}
-        self._roll_snapshots = [s for s in self._roll_snapshots if s[0] not in written]
+        self._roll_snapshots = tuple([s for s in self._roll_snapshots if s[0] not in written])
         kept = set(self._snapshot_offsets) - set(job.stale_snapshots)
-        self._snapshot_offsets = sorted(kept | written)
+        self._snapshot_offsets = tuple(sorted(kept | written))
         self._segments.close_unused(may_drop=self.may_drop)
 
     def was_refused(self, job: SyncJob) -> None:
@@ -193,9 +195,9 @@ class SyncProgress:
         self.forget_segments()
         end = Offset(self._segments.active.end_offset)
         alive = set(self._segments.bases)
-        self._roll_snapshots = [s for s in self._roll_snapshots if s[0] in alive]
+        self._roll_snapshots = tuple([s for s in self._roll_snapshots if s[0] in alive])
         self._epochs_written = epochs.changes
-        self._snapshot_offsets = snapshot_offsets
+        self._snapshot_offsets = tuple(snapshot_offsets)
         self.durable_end = min(self.durable_end, log_end)
         self.recovery_point = min(self.recovery_point, end)
         self._mark = (self._segments.active, 0)
@@ -208,11 +210,11 @@ class SyncProgress:
     def restarted(self, start: Offset) -> None:
         """Record that the log was reset and begins at `start`."""
         self.durable_end = self.recovery_point = start
-        self._roll_snapshots = []
+        self._roll_snapshots = ()
         self.since_ms = None
 
     def forget_segments(self) -> None:
         """Remove from the two lists the segments that are no longer part of the log."""
         current = self._segments.all
-        self._unsynced = [s for s in self._unsynced if s in current]
-        self._unindexed = [s for s in self._unindexed if s in current]
+        self._unsynced = tuple([s for s in self._unsynced if s in current])
+        self._unindexed = tuple([s for s in self._unindexed if s in current])

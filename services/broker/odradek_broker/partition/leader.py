@@ -266,7 +266,7 @@ class Leader:
         ready = self._gate.ready
         is_under_min_isr = self.isr.is_under_min
         while ready:
-            item = ready.popleft()
+            item = ready.pop(0)
             if not isinstance(item, OrphanEnded):
                 refusal = self._gate.refusal(item)
                 effects.extend(

@@ -24,7 +24,6 @@ the data and the coordinator epoch -1.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -108,7 +107,7 @@ class MarkerWrites:
         self._coordinators = coordinators
         self._is_appending = False
         self._appending: _Write | None = None  # None while the leader appends a marker of its own
-        self._waiters: deque[_Write] = deque()  # in the order of their end offsets
+        self._waiters: list[_Write] = []  # in the order of their end offsets
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -192,17 +191,21 @@ class MarkerWrites:
 
     def committed(self, high_watermark: Offset) -> list[Effect]:
         """Respond to the requests whose markers are below the high watermark."""
-        responses: list[Effect] = []
-        while self._waiters and self._waiters[0].end_offset <= high_watermark:
-            responses.append(self._respond(self._waiters.popleft()))
-        return responses
+        waiters = self._waiters
+        count = 0
+        while count < len(waiters) and waiters[count].end_offset <= high_watermark:
+            count += 1
+        if not count:
+            return []
+        self._waiters = waiters[count:]
+        return [self._respond(write) for write in waiters[:count]]
 
     def expire(self, now_ms: int) -> list[Effect]:
         """Respond to requests whose deadline has passed; their markers may still be committed."""
         late = [write for write in self._waiters if write.deadline_ms <= now_ms]
         if not late:
             return []
-        self._waiters = deque(write for write in self._waiters if write.deadline_ms > now_ms)
+        self._waiters = [write for write in self._waiters if write.deadline_ms > now_ms]
         return [self._respond(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
@@ -210,7 +213,7 @@ class MarkerWrites:
         markers.
         """
         assert not self._is_appending, "resigning in the middle of an append of markers"
-        writes, self._waiters = self._waiters, deque()
+        writes, self._waiters = self._waiters, []
         return [self._respond(write, error_code) for write in writes]
 
     def _append(self, markers: tuple[Marker, ...]) -> AppendMarkers:

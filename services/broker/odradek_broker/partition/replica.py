@@ -120,9 +120,13 @@ class Replica:
         self._producers = producers
         self._attach_seqs = attach_seqs
         self._coordinators = coordinators if coordinators is not None else CoordinatorEpochs()
-        self._guards = count(1)
+        self._guards: Iterator[int] | None = (
+            None  # numbers the registrations of all its leader epochs
+        )
         self._parked: PartitionChanged | None = None
-        self._brokers: dict[BrokerId, BrokerView] = {}
+        self._brokers: tuple[
+            BrokerView, ...
+        ] = ()  # a tuple that replicas on the same brokers share
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Handle an event and return its effects, which the host carries out in this order before the next event.
@@ -135,8 +139,7 @@ class Replica:
     def _on_partition_changed(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
         if self._is_removed or view.partition_epoch < self.partition_epoch:
             return ()
-        for broker in view.brokers:
-            self._brokers[broker.broker_id] = broker
+        self._brokers = _updated(self._brokers, view.brokers)
         if self.role is Role.FAILED:
             self._view = view
             return ()
@@ -158,9 +161,11 @@ class Replica:
         effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if view.leader == self._broker_id:
             self._change_role(effects, Role.LEADER)
+            if self._guards is None:
+                self._guards = count(1)
             self._leading = Leader(
                 view,
-                self._brokers,
+                {broker.broker_id: broker for broker in self._brokers},
                 broker_id=self._broker_id,
                 log=self._log,
                 producers=self._producers,
@@ -179,7 +184,8 @@ class Replica:
     def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
         """Apply a state of the same leader epoch, in which a reassignment may have added or removed this follower."""
         if self._leading is not None:
-            return self._leading.adopt(view, self._brokers, now_ms)
+            brokers = {broker.broker_id: broker for broker in self._brokers}
+            return self._leading.adopt(view, brokers, now_ms)
         effects: list[Effect] = []
         if self._following is None and self._is_follower_of(view):
             self._follow(effects, view)
@@ -218,7 +224,7 @@ class Replica:
 
     def _on_broker_changed(self, event: events.BrokerChanged, now_ms: int) -> Sequence[Effect]:
         broker = event.broker
-        self._brokers[broker.broker_id] = broker
+        self._brokers = _updated(self._brokers, (broker,))
         return self._leading.see_broker(broker, now_ms) if self._leading is not None else ()
 
     def _on_removed(self, event: events.PartitionRemoved, now_ms: int) -> Sequence[Effect]:
@@ -537,6 +543,17 @@ def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _H
 
 
 # Any: each handler takes the event class of its own key, which the type of a dict cannot express.
+def _updated(
+    known: tuple[BrokerView, ...], newer: tuple[BrokerView, ...]
+) -> tuple[BrokerView, ...]:
+    """Return the states of all brokers in both tuples; those in `newer` replace those in `known`."""
+    if known is newer:
+        return newer
+    ids = [broker.broker_id for broker in newer]
+    others = tuple(broker for broker in known if broker.broker_id not in ids)
+    return (*others, *newer) if others else newer
+
+
 _HANDLERS: Final[dict[type[Any], _Handler]] = {
     PartitionChanged: Replica._on_partition_changed,
     events.BrokerChanged: Replica._on_broker_changed,

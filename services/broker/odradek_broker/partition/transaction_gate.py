@@ -131,7 +131,7 @@ class TransactionGate:
         self._timeout_ms = timeout_ms
         self._waiting: dict[ProducerId, _Waiting] = {}
         self._by_guard: dict[int, ProducerId] = {}
-        self.ready: deque[TransactionalProduceRequested | OrphanEnded] = deque()
+        self.ready: list[TransactionalProduceRequested | OrphanEnded] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -275,7 +275,7 @@ class TransactionGate:
 
     def fail_ready(self, error_code: ErrorCode) -> list[Effect]:
         """Fail the batches that may be appended now, and end no orphaned transaction before them."""
-        items, self.ready = self.ready, deque()
+        items, self.ready = self.ready, []
         return [
             self._respond(item, error_code)
             for item in items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import ClassVar, Final, NamedTuple, cast
+from typing import ClassVar, Final, NamedTuple, Protocol, cast
 
 from msgspec import Struct
 
@@ -126,15 +126,21 @@ class ProduceTurns:
             queue.flush()
 
 
+class Stepping(Protocol):
+    """The host of a replica, as its queue of produces uses it."""
+
+    def step(self, event: ev.Event) -> None:
+        """Let the replica handle an event."""
+
+
 class ProduceQueue:
     """The produces to one replica that wait for the end of the turn, in the order in which they arrived."""
 
-    __slots__ = ("_step", "_turns", "requests")
+    __slots__ = ("_replica", "_turns", "requests")
 
-    def __init__(self, turns: ProduceTurns, step: Callable[[ev.Event], None]) -> None:
-        """`step` passes an event to the replica."""
+    def __init__(self, turns: ProduceTurns, replica: Stepping) -> None:
         self._turns = turns
-        self._step = step
+        self._replica = replica
         self.requests: list[ev.ProduceRequested] = []
 
     def takes(
@@ -175,7 +181,7 @@ class ProduceQueue:
         """Pass the requests to the replica, which appends their batches in one append."""
         if self.requests:
             taken = self.take()
-            self._step(taken.requests[0] if len(taken.requests) == 1 else taken)
+            self._replica.step(taken.requests[0] if len(taken.requests) == 1 else taken)
 
 
 class ClientRequests:

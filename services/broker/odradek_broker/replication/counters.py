@@ -10,6 +10,7 @@ from odradek_protocol.identity import Offset
 from odradek_runtime.latencies import Latencies
 
 STEPS_MAX: Final = 1024
+_NO_STEPS: Final[deque[tuple[Offset, int]]] = deque(maxlen=0)
 
 
 class Counters:
@@ -82,10 +83,11 @@ class VisibleBytes:
     def __init__(self) -> None:
         self.total_bytes = 0
         self._appended_bytes = 0
-        # For each append: its end offset, and the number of bytes appended up to there.
-        self._above_watermark: deque[tuple[Offset, int]] = deque()
+        # For each append: its end offset, and the number of bytes appended up to there. It is created at the first
+        # append, because a deque takes 760 bytes, and most partitions of a broker are idle.
+        self._above_watermark = _NO_STEPS
         # The appends below the high watermark and above the last stable offset; empty unless there are transactions.
-        self._above_stable: deque[tuple[Offset, int]] = deque()
+        self._above_stable = _NO_STEPS
         self._bytes_below_first_unstable = 0
 
     @property
@@ -95,6 +97,8 @@ class VisibleBytes:
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
         self._appended_bytes += size_bytes
+        if self._above_watermark is _NO_STEPS:
+            self._above_watermark = deque()
         _add(self._above_watermark, end_offset, self._appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
@@ -111,6 +115,8 @@ class VisibleBytes:
         """Count the appends that end at or below the high watermark, and for `stable_bytes` only those that also end
         at or below the last stable offset.
         """
+        if self._above_stable is _NO_STEPS:
+            self._above_stable = deque()
         above, unstable = self._above_watermark, self._above_stable
         while above and above[0][0] <= high_watermark:
             if not unstable:

@@ -55,12 +55,12 @@ class Owner(Protocol):
 class HostTransactions:
     """The transactional requests of one replica that wait for a response. It is used only on the event loop."""
 
-    __slots__ = ("_incidents", "_last_request_id", "_owner", "_wall_ms", "_writes")
+    __slots__ = ("_clock", "_incidents", "_last_request_id", "_owner", "_writes")
 
     def __init__(self, owner: Owner, counters: Counters, clock: Clock) -> None:
         self._owner = owner
         self._incidents = counters.transaction_incidents
-        self._wall_ms = clock.wall_ms
+        self._clock = clock
         self._writes: dict[int, OnMarked] = {}
         self._last_request_id = 0
 
@@ -189,7 +189,7 @@ class HostTransactions:
                 producer_epoch=effect.producer_epoch,
                 first_offset=effect.first_offset,
                 is_commit=effect.is_commit,
-                wall_ms=self._wall_ms(),
+                wall_ms=self._clock.wall_ms(),
             )
         )
 

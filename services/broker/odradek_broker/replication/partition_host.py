@@ -11,7 +11,6 @@ is no task and no lock per partition.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -63,6 +62,9 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log
 
+_NO_STREAMS: Final[
+    dict[ev.FollowerSession, Any]
+] = {}  # shared by all hosts that send to no follower
 _log = event_log(__name__)
 
 
@@ -70,7 +72,7 @@ class PartitionHost:
     """One replica on this broker, with its log, and with the requests and streams that depend on it."""
 
     __slots__ = (
-        "_boottime_ms",
+        "_clock",
         "_events",
         "_is_stepping",
         "_push_to",
@@ -78,8 +80,8 @@ class PartitionHost:
         "_received",
         "_requests",
         "_shared",
+        "_transactions",
         "_visible",
-        "_wall_ms",
         "is_awake",
         "is_failed",
         "is_removed",
@@ -87,7 +89,6 @@ class PartitionHost:
         "partition",
         "replica",
         "topic",
-        "transactions",
         "watchers",
         "work",
     )
@@ -110,16 +111,15 @@ class PartitionHost:
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
-        self.transactions = HostTransactions(self, shared.counters, shared.clock)
+        self._transactions: HostTransactions | None = None
         self._visible = VisibleBytes()
         self._shared = shared
-        self._boottime_ms = shared.clock.boottime_ms
-        self._wall_ms = shared.clock.wall_ms
+        self._clock = shared.clock
         self._requests = ClientRequests(shared.counters)
-        self._push_to: dict[ev.FollowerSession, LeaderStreamPort[PartitionHost]] = {}
-        self._queue = ProduceQueue(shared.produce_turns, self.step)
+        self._push_to: dict[ev.FollowerSession, LeaderStreamPort[PartitionHost]] = _NO_STREAMS
+        self._queue = ProduceQueue(shared.produce_turns, self)
         self._received: bytes | memoryview = b""
-        self._events: deque[ev.Event] = deque()
+        self._events: list[ev.Event] = []
         self._is_stepping = False
         self.replica = Replica(
             partition=self.partition,
@@ -156,13 +156,13 @@ class PartitionHost:
             return
         if self._events:  # left over from a step during which the storage failed
             self._events.append(event)
-            event = self._events.popleft()
+            event = self._events.pop(0)
         self._is_stepping = True
         bug: Exception | None = None
         try:
-            self._do(self.replica.step(event, self._boottime_ms()))
+            self._do(self.replica.step(event, self._clock.boottime_ms()))
             while self._events:
-                self._do(self.replica.step(self._events.popleft(), self._boottime_ms()))
+                self._do(self.replica.step(self._events.pop(0), self._clock.boottime_ms()))
         except (LogFailed, OSError) as failure:
             self._shared.storage_failed(failure)
         except Exception as error:
@@ -235,7 +235,7 @@ class PartitionHost:
         before this returns.
         """
         config = self.log.config
-        now_ms = self._wall_ms()
+        now_ms = self._clock.wall_ms()
         context = (expected_leader_epoch, transaction)
         transactional: BatchRefused | None = NO_TRANSACTIONAL_ID
         if transaction is not None:
@@ -260,14 +260,6 @@ class PartitionHost:
             ),
         )
 
-    def _refuse(self, on_done: OnProduced, refused: BatchRefused) -> None:
-        self._shared.counters.produce_errors += 1
-        on_done(
-            ProduceOutcome(
-                refused.error, message=refused.message, invalid_records=refused.invalid_records
-            )
-        )
-
     def _append_checked(
         self,
         records: bytes | bytearray | memoryview,
@@ -280,21 +272,24 @@ class PartitionHost:
         transaction: ProduceTransaction | None,
     ) -> None:
         if refused is not None:
-            self._refuse(on_done, refused)
+            self._shared.counters.produce_errors += 1
+            invalid = refused.invalid_records
+            on_done(ProduceOutcome(refused.error, message=refused.message, invalid_records=invalid))
             return
         assert checked is not None, "batches that are not refused were checked"
         if self.is_removed:
             on_done(ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         is_by_broker = self.log.config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
+        time_ms = self._clock.wall_ms() if is_by_broker else -1
         request_id = self._requests.add_produce(
-            records, checked, on_done, log_append_time_ms=self._wall_ms() if is_by_broker else -1
+            records, checked, on_done, log_append_time_ms=time_ms
         )
         event = ev.ProduceRequested(
             request_id=request_id,
             record_count=checked.record_count,
             acks=acks,
-            deadline_ms=self._boottime_ms() + timeout_ms,
+            deadline_ms=self._clock.boottime_ms() + timeout_ms,
             producer=checked.producer,
             expected_leader_epoch=expected_leader_epoch,
         )
@@ -311,7 +306,7 @@ class PartitionHost:
             ev.DeleteRecordsRequested(
                 request_id=self._requests.add_delete(on_done),
                 before_offset=before_offset,
-                deadline_ms=self._boottime_ms() + timeout_ms,
+                deadline_ms=self._clock.boottime_ms() + timeout_ms,
             )
         )
 
@@ -378,7 +373,7 @@ class PartitionHost:
         """
         self.is_failed = True
         self._events.clear()
-        now_ms = self._boottime_ms()
+        now_ms = self._clock.boottime_ms()
         refused = self._queue.take()
         for effect in (*self.replica.step(event, now_ms), *self.replica.step(refused, now_ms)):
             try:
@@ -402,6 +397,13 @@ class PartitionHost:
         return self._visible.stable_bytes
 
     @property
+    def transactions(self) -> HostTransactions:
+        """The transactional requests that wait for a response."""
+        if self._transactions is None:
+            self._transactions = HostTransactions(self, self._shared.counters, self._clock)
+        return self._transactions
+
+    @property
     def is_leader(self) -> bool:
         """Whether this replica is the leader according to the metadata image."""
         return self.replica.role is Role.LEADER
@@ -418,11 +420,11 @@ class PartitionHost:
                     # The log is empty and this is rare, so blocking on the disk is acceptable.
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)
-                info = self.log.append(self._received, now_ms=self._boottime_ms())
+                info = self.log.append(self._received, now_ms=self._clock.boottime_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
                 data, records, batches = self._requests.batches_of(effect)
-                info = self.log.append(data, now_ms=self._boottime_ms())
+                info = self.log.append(data, now_ms=self._clock.boottime_ms())
                 counters.append_bytes += info.size_bytes
                 counters.append_records += records
                 counters.append_batches += batches
@@ -430,28 +432,29 @@ class PartitionHost:
             self._append_failed(failure)
             return
         self._visible.appended(info.end_offset, info.size_bytes)
-        self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), self._boottime_ms()))
+        appended = ev.Appended(end_offset=info.end_offset)
+        self._do(self.replica.step(appended, self._clock.boottime_ms()))
         for stream in self._push_to.values():
             stream.mark_due(self)
 
     def _append_failed(self, failure: LogFailed) -> None:
         # The core handles no other event before it knows how the append ended.
         if isinstance(failure, StorageRefused) and self.log.is_intact:
-            self._do(self.replica.step(ev.AppendRefused(), self._boottime_ms()))
+            self._do(self.replica.step(ev.AppendRefused(), self._clock.boottime_ms()))
             return
         self._shared.storage_failed(failure)
         self.failed(str(failure))
 
     def _append_markers(self, effect: fx.AppendMarkers) -> None:
-        batches = marker_batches(effect, now_ms=self._wall_ms())
+        batches = marker_batches(effect, now_ms=self._clock.wall_ms())
         try:
-            info = self.log.append(batches, now_ms=self._boottime_ms())
+            info = self.log.append(batches, now_ms=self._clock.boottime_ms())
         except LogFailed as failure:
             self._append_failed(failure)
             return
         self._visible.appended(info.end_offset, info.size_bytes)
         appended = ev.MarkersAppended(end_offset=info.end_offset)
-        self._do(self.replica.step(appended, self._boottime_ms()))
+        self._do(self.replica.step(appended, self._clock.boottime_ms()))
         for stream in self._push_to.values():
             stream.mark_due(self)
 
@@ -470,11 +473,8 @@ class PartitionHost:
             log_end_offset=self.log.log_end_offset,
         )
         self._visible.cut()
-        self.work.cut(
-            lambda: self.log.begin_truncate(effect.end_offset),
-            ev.Truncated(),
-            end_offset=effect.end_offset,
-        )
+        end = effect.end_offset
+        self.work.cut(lambda: self.log.begin_truncate(end), ev.Truncated(), end_offset=end)
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
@@ -484,11 +484,8 @@ class PartitionHost:
             log_end_offset=self.log.log_end_offset,
         )
         self._visible.cut()
-        self.work.cut(
-            lambda: self.log.begin_reset(effect.start_offset),
-            ev.LogReset(),
-            end_offset=effect.start_offset,
-        )
+        start = effect.start_offset
+        self.work.cut(lambda: self.log.begin_reset(start), ev.LogReset(), end_offset=start)
 
     def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
         self.log.assign_epoch(effect.leader_epoch)
@@ -506,6 +503,8 @@ class PartitionHost:
             return
         stream.send(self, effect)
         if isinstance(effect, fx.SendAttached):
+            if self._push_to is _NO_STREAMS:
+                self._push_to = {}
             self._push_to[effect.session] = stream
             stream.mark_due(self)
         else:

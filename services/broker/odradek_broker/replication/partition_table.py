@@ -31,6 +31,7 @@ from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
 from odradek_broker.replication.host_ports import TransactionRegistrar
+from odradek_broker.replication.image_views import ImageViews, broker_view
 from odradek_broker.replication.outcomes import LeadershipWatcher
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_links import FollowerLinks
@@ -40,17 +41,15 @@ from odradek_protocol.identity import (
     NO_BROKER,
     BrokerId,
     LeaderEpoch,
-    PartitionEpoch,
     PartitionIndex,
     TopicId,
     TopicIdPartition,
     TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.configs import set_topic_configs
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
+from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
@@ -63,40 +62,6 @@ STALL_LOG_INTERVAL_MS: Final = 60_000
 BROKEN_MAX: Final = 100  # most replicas with internal errors that a heartbeat lists
 T = TypeVar("T")
 _log = event_log(__name__)
-
-
-def partition_view(
-    image: MetadataImage, state: PartitionState, config: LogConfig
-) -> ev.PartitionChanged:
-    """Return the event that describes one partition and those of its brokers that the image knows."""
-    views = (broker_view(image, broker_id) for broker_id in state.replicas)
-    return ev.PartitionChanged(
-        leader=state.leader,
-        leader_epoch=LeaderEpoch(state.leader_epoch),
-        partition_epoch=PartitionEpoch(state.partition_epoch),
-        replicas=state.replicas,
-        isr=state.isr,
-        elr=state.elr,
-        min_insync_replicas=image.min_insync_replicas(state),
-        is_recovering=state.recovering,
-        brokers=tuple(view for view in views if view is not None),
-        is_fsync=config.is_fsync,
-        flush_messages=config.flush_messages,
-        flush_ms=config.flush_ms,
-    )
-
-
-def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
-    """Return the state of one broker in the form that events of replicas use; None if the image lacks the broker."""
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        return None
-    return ev.BrokerView(
-        broker_id=broker_id,
-        broker_epoch=broker.broker_epoch,
-        is_fenced=broker.fenced,
-        in_shutdown=broker.in_shutdown,
-    )
 
 
 class StallLog:
@@ -164,7 +129,7 @@ class PartitionTable:
         self.offline_reason = ""
         self._broker_id = broker_id
         self._directory = directory
-        self._defaults = defaults
+        self._views = ImageViews(self.image, defaults=defaults)
         self._settings = settings
         self._proposals = proposals
         self._on_offline = on_offline
@@ -190,6 +155,8 @@ class PartitionTable:
         assert self.links is not None, "activated without follower links"
         assert not self.is_active, "activated twice"
         self.image = image
+        # Threads that loaded logs may have read settings from images before this one.
+        self._views.follow(image)
         self._hear_of_coordinators((s.topic_id, s.partition) for s in image.partitions())
         self.is_active = True
         self.strays.begin()
@@ -219,6 +186,7 @@ class PartitionTable:
         missing in a snapshot, which may come from another history of the cluster, the log is put aside.
         """
         self.image = image
+        self._views.follow(image, delta)
         if not self.is_active:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
@@ -307,7 +275,7 @@ class PartitionTable:
             self.links.share(state.replicas)
         host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
         if host is not None:
-            host.step(partition_view(self.image, state, host.log.config))
+            host.step(self._views.partition(state, host.log.config))
 
     def _make(self, state: PartitionState) -> PartitionHost | None:
         topic = self.image.topics[state.topic_id].name
@@ -334,7 +302,7 @@ class PartitionTable:
             attach_seqs=self._attach_seqs,
             shared=self,
         )
-        self.by_id[state.topic_id, state.partition] = host
+        self.by_id[log.key] = host
         self.by_name[topic, state.partition] = host
         return host
 
@@ -370,15 +338,7 @@ class PartitionTable:
 
     def log_config(self, topic: TopicName) -> LogConfig:
         """Return a topic's log settings. Its configs override the cluster's, and these override the broker's."""
-        defaults = self._defaults
-        if topic in INTERNAL_TOPICS:
-            defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
-
-        def ignored(reason: str) -> None:
-            _log.error("Ignored an invalid config of a topic", topic=topic, reason=reason)
-
-        configs = set_topic_configs(self.image, topic)
-        return LogConfig.from_topic_configs(configs, defaults=defaults, on_invalid=ignored)
+        return self._views.log_config(topic)
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStream | None:
         """Return the open stream of a follower's session; None if it has ended."""

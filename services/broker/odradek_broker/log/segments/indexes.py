@@ -49,6 +49,13 @@ RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 _MUST_SWAP: Final = sys.byteorder == "little"
 
 
+# The arrays of indexes without entries, which share them and never change them: an empty array takes 80 bytes, and most
+# partitions of a broker are idle.
+_NO_POSITIONS: Final = array("I")
+_NO_OFFSETS: Final = array("i")
+_NO_TIMESTAMPS: Final = array("q")
+
+
 class CorruptIndex(ValueError):
     """The bytes are not a valid index of this segment, so the index has to be rebuilt."""
 
@@ -68,8 +75,7 @@ class OffsetIndex:
     __slots__ = ("_offsets", "_positions")
 
     def __init__(self) -> None:
-        self._offsets = array("I")
-        self._positions = array("I")
+        self._offsets = self._positions = _NO_POSITIONS
 
     @classmethod
     def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> OffsetIndex:
@@ -121,6 +127,10 @@ class OffsetIndex:
         assert not self._offsets or (
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])
+        if not self._offsets:
+            # In this order, too.
+            self._positions = array("I")
+            self._offsets = array("I")
         self._positions.append(position)
         self._offsets.append(relative_offset)
 
@@ -151,8 +161,8 @@ class TimeIndex:
     __slots__ = ("_offsets", "_timestamps_ms")
 
     def __init__(self) -> None:
-        self._timestamps_ms = array("q")
-        self._offsets = array("i")
+        self._timestamps_ms = _NO_TIMESTAMPS
+        self._offsets = _NO_OFFSETS
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
@@ -170,8 +180,9 @@ class TimeIndex:
         halves = array("I", bytes(8 * (len(words) // 3)))
         halves[_MUST_SWAP::2] = words[0::3]
         halves[not _MUST_SWAP :: 2] = words[1::3]
-        index._timestamps_ms.frombytes(halves.tobytes())
-        index._offsets.frombytes(words[2::3].tobytes())
+        if words:
+            index._timestamps_ms = array("q", halves.tobytes())
+            index._offsets = array("i", words[2::3].tobytes())
         for column in (index._timestamps_ms, index._offsets):
             _require_rising(column)
             if column and column[0] < 0:
@@ -199,6 +210,9 @@ class TimeIndex:
             return
         if timestamp_ms < 0:  # producers may leave timestamps out (-1)
             return
+        if not self._offsets:
+            self._timestamps_ms = array("q")
+            self._offsets = array("i")
         self._offsets.append(relative_offset)
         self._timestamps_ms.append(timestamp_ms)
 

@@ -45,6 +45,7 @@ from odradek_protocol.records.errors import CorruptBatch
 
 NO_TIMESTAMP: Final = -1
 INDEX_INTERVAL_BYTES: Final = 4096
+_LOCK_OF_LOCKS: Final = threading.Lock()
 
 
 class Suffix(Enum):
@@ -103,11 +104,12 @@ class Segment:
         self, storage: Storage, directory: Path, base_offset: int, *, mark: str = ""
     ) -> None:
         self._storage = storage
-        self._directory = directory
+        # A string takes a third of the memory that a Path takes, and it is the one that the log has.
+        self._directory = str(directory)
         self._mark = mark  # ".cleaned" while compaction writes it
         self._file: File | None = None
         self.open_files: OpenFiles | None = None  # counts descriptors once a log owns this
-        self._index_lock = threading.Lock()
+        self._index_lock: threading.Lock | None = None  # `_lock_of_indexes` creates it
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
@@ -127,7 +129,10 @@ class Segment:
 
     def path(self, suffix: Suffix) -> Path:
         """Return the present path of the segment's file with this suffix."""
-        return self._directory / (file_name(self.base_offset, suffix) + self._mark)
+        return self._path(suffix, self._mark)
+
+    def _path(self, suffix: Suffix, mark: str) -> Path:
+        return Path(self._directory, file_name(self.base_offset, suffix) + mark)
 
     def newest_ms(self) -> int:
         """Return the greatest timestamp or, if no record has one, the file's modification time, as Kafka
@@ -331,7 +336,7 @@ class Segment:
         """
         aborted = self._aborted
         if aborted is None:
-            with self._index_lock:
+            with self._lock_of_indexes():
                 data = self._read(Suffix.TXN_INDEX)
                 aborted = decode_transactions(data, base_offset=self.base_offset)
                 self._aborted = aborted
@@ -352,8 +357,15 @@ class Segment:
         except FileNotFoundError:
             return b""
 
+    def _lock_of_indexes(self) -> threading.Lock:
+        """Return the lock under which one thread reads the indexes from their files. An idle log never needs it."""
+        with _LOCK_OF_LOCKS:
+            if self._index_lock is None:
+                self._index_lock = threading.Lock()
+            return self._index_lock
+
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        with self._index_lock:
+        with self._lock_of_indexes():
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
             # This may run in a disk thread, which must not share the owner's descriptor.
@@ -398,7 +410,7 @@ class Segment:
             )
 
     def _rebuilt_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
-        fresh = Segment(self._storage, self._directory, self.base_offset)
+        fresh = Segment(self._storage, Path(self._directory), self.base_offset)
         offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
         # A later read of the damaged batch, or of a batch after it, raises the error again.
         with contextlib.suppress(CorruptBatch):
@@ -518,7 +530,9 @@ class Segment:
         index only a few headers are read.
         """
         self.size_bytes = size_bytes
-        if not size_bytes:  # whatever the index files contain, there is nothing that they could be right about
+        if (
+            not size_bytes
+        ):  # whatever the index files contain, there is nothing that they could be right about
             self._offsets, self._times = OffsetIndex(), TimeIndex()
             return 0
         try:
@@ -545,7 +559,7 @@ class Segment:
 
         Nothing changes on disk or in this object; the copy has its own descriptor.
         """
-        copy = Segment(self._storage, self._directory, self.base_offset, mark=self._mark)
+        copy = Segment(self._storage, Path(self._directory), self.base_offset, mark=self._mark)
         copy.size_bytes = self.size_bytes
         copy._offsets = OffsetIndex.from_bytes(
             self.offsets().to_bytes(), log_size_bytes=self.size_bytes
@@ -563,8 +577,7 @@ class Segment:
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = self.path(suffix)
             if self._storage.exists(source):
-                target = self._directory / (file_name(self.base_offset, suffix) + mark)
-                self._storage.rename(source, target)
+                self._storage.rename(source, self._path(suffix, mark))
         self._mark = mark
 
     def remove_files(self) -> None:

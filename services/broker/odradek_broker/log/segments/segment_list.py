@@ -42,8 +42,10 @@ class SegmentList:
         for segment in segments:
             segment.close()  # this may be a thread that loads logs, and only the event loop opens counted files
         self._put(segments)
-        self._open: list[Segment] = []  # closed segments with a descriptor, last used last
-        self._retired: list[_Retired] = []
+        # Closed segments with a descriptor, last used last. A tuple, because most logs have none of these, and an empty
+        # list takes 56 bytes.
+        self._open: tuple[Segment, ...] = ()
+        self._retired: tuple[_Retired, ...] = ()
 
     @property
     def first_offset(self) -> int:
@@ -78,9 +80,7 @@ class SegmentList:
         """
         if segment is self.active:
             return
-        if segment in self._open:
-            self._open.remove(segment)
-        self._open.append(segment)
+        self._open = (*[other for other in self._open if other is not segment], segment)
         self.close_unused(may_drop=may_drop)
 
     def close_unused(self, *, may_drop: Callable[[Segment], bool]) -> None:
@@ -90,8 +90,9 @@ class SegmentList:
         excess = len(self._open) - CLOSED_OPEN_MAX
         if excess <= 0:
             return
-        for segment in [segment for segment in self._open[:excess] if not segment.is_dirty]:
-            self._open.remove(segment)
+        unused = [segment for segment in self._open[:excess] if not segment.is_dirty]
+        self._open = tuple([segment for segment in self._open if segment not in unused])
+        for segment in unused:
             segment.close()
             if may_drop(segment):
                 segment.drop_indexes()
@@ -145,7 +146,7 @@ class SegmentList:
             if retired.due_ms is None:
                 retired.due_ms = now_ms + retired.delay_ms
         due = [r for r in self._retired if r.due_ms is not None and r.due_ms <= now_ms]
-        self._retired = [retired for retired in self._retired if retired not in due]
+        self._retired = tuple([retired for retired in self._retired if retired not in due])
         return [retired.segment for retired in due]
 
     def close(self, *, for_good: bool = False) -> None:
@@ -153,7 +154,7 @@ class SegmentList:
         for segment in self.all:
             segment.is_retired |= for_good
             segment.close()
-        self._open = []
+        self._open = ()
 
     def _put(self, segments: list[Segment]) -> None:
         for segment in segments:
@@ -161,7 +162,7 @@ class SegmentList:
                 segment.be_counted(self._open_files)
         self.all = segments
         self.active = segments[-1]
-        self._bases = [segment.base_offset for segment in segments]
+        self._bases = tuple([segment.base_offset for segment in segments])
 
     def _rename_away(self, segments: list[Segment], delay_ms: int) -> None:
         for segment in segments:
@@ -174,15 +175,14 @@ class SegmentList:
                 # On a full disk, even the rename to a longer name may fail. Readers keep the file open.
                 segment.remove_files()
                 continue
-            self._retired.append(_Retired(segment, delay_ms))
+            self._retired = (*self._retired, _Retired(segment, delay_ms))
         self._release(segments)
 
     def _release(self, segments: list[Segment]) -> None:
         for segment in segments:
             segment.is_retired = True
             segment.close()
-            if segment in self._open:
-                self._open.remove(segment)
+        self._open = tuple([segment for segment in self._open if segment not in segments])
 
 
 def expired_segments(
