@@ -1,10 +1,15 @@
 """Measures what many idle partitions cost, how long a failover of them takes, and the restart of their broker.
 
     python -m tests.bench.bench_partitions [--partitions 12000]
+    python -m tests.bench.bench_partitions --partitions 20000 --descriptors 4096
 
 The cluster has one controller and three brokers, and each partition has three replicas. Nothing is written. The
 failover lasts from SIGKILL of a broker until a client's metadata names another leader for each of its partitions; the
 restart, until the broker reports that it is ready.
+
+With `--descriptors` there is one broker, which may have so many files open, and each partition has one replica. A
+record is written to each partition, all of them are read, the broker is killed and started again, and all of them are
+read again.
 """
 
 from __future__ import annotations
@@ -12,8 +17,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -43,16 +50,16 @@ async def partitions(client: Client) -> list[Partition]:
     return [one for topic in await client.admin.list_topics() for one in topic.partitions]
 
 
-async def create(client: Client, count: int) -> float:
+async def create(client: Client, count: int, *, replicas: int = 3) -> float:
     """Create topics until there are `count` partitions with full ISRs; return the seconds."""
     began_s = time.perf_counter()
     console = Console(file=sys.stderr)
     for number in range(count // PARTITIONS_A_TOPIC):
         await client.admin.create_topic(
-            f"many-{number}", partitions=PARTITIONS_A_TOPIC, replication_factor=3
+            f"many-{number}", partitions=PARTITIONS_A_TOPIC, replication_factor=replicas
         )
         console.print(f"{(number + 1) * PARTITIONS_A_TOPIC} partitions", end="\r")
-    while min(len(one.isr) for one in await partitions(client)) < 3:
+    while min(len(one.isr) for one in await partitions(client)) < replicas:
         assert time.perf_counter() - began_s < CREATED_S_MAX, "ISRs are not full"
         await asyncio.sleep(1)
     return time.perf_counter() - began_s
@@ -88,10 +95,67 @@ async def measure(cluster: EmbeddedCluster, count: int) -> None:
     report("restart", "restart_s", s=[round(time.perf_counter() - began_s, 2)])
 
 
+async def write(client: Client, count: int) -> None:
+    """Write one record to each partition, with its number as the value."""
+    async with client.producer() as producer:
+        for number in range(count):
+            topic, index = divmod(number, PARTITIONS_A_TOPIC)
+            await producer.send(f"many-{topic}", b"%d" % number, partition=index)
+        await producer.flush()
+
+
+async def read(client: Client, count: int) -> int:
+    """Read the record of each partition; return how many are right."""
+    right = 0
+    for topic in range(count // PARTITIONS_A_TOPIC):
+        async with client.consumer(f"many-{topic}", auto_offset_reset="earliest") as consumer:
+            missing = PARTITIONS_A_TOPIC
+            async with asyncio.timeout(READY_S_MAX):
+                while missing > 0:
+                    for record in await consumer.getmany():
+                        missing -= 1
+                        number = topic * PARTITIONS_A_TOPIC + record.partition
+                        right += record.value == b"%d" % number
+    return right
+
+
+async def measure_descriptors(cluster: EmbeddedCluster, count: int, limit: int) -> None:
+    """Report what a broker uses that holds more partitions than it may have files open."""
+    broker = cluster.brokers[1]
+
+    def report_use(what: str, **figures: Any) -> None:
+        files = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+        memory_mib = round(rss_mib([broker.pid]))
+        report(what, **figures, files=files, limit=limit, rss_mib=memory_mib)
+
+    async with Client(cluster.bootstrap) as client:
+        client.admin_timeout_s = READY_S_MAX
+        report_use("created", s=round(await create(client, count, replicas=1), 1), partitions=count)
+        began_s = time.perf_counter()
+        await write(client, count)
+        report_use("wrote a record to each", s=round(time.perf_counter() - began_s, 1))
+        report_use("read", right=await read(client, count), of=count)
+        broker.kill()
+        began_s = time.perf_counter()
+        broker.start()
+        await asyncio.to_thread(broker.wait_ready, READY_S_MAX)
+        report_use("restart after SIGKILL", s=round(time.perf_counter() - began_s, 2))
+        report_use("read again", right=await read(client, count), of=count)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--partitions", type=int, default=12_000)
-    count = parser.parse_args().partitions
+    parser.add_argument("--descriptors", type=int, help="files that the one broker may have open")
+    options = parser.parse_args()
+    count, limit = options.partitions, options.descriptors
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # the broker inherits it
+        with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster:
+            cluster.start()
+            cluster.wait_ready()
+            asyncio.run(measure_descriptors(cluster, count, limit))
+        return 0
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=1)) as cluster:
         cluster.start()
         cluster.wait_ready()
