@@ -196,6 +196,52 @@ def test_a_full_queue_makes_send_wait_and_then_fail(
     producer.close(0.1)
 
 
+def test_a_callback_may_send_while_the_queue_is_full_and_holds_nothing_up(
+    cluster: MemoryCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback runs on the thread that makes space, so it would wait for itself, each one for `max_block_ms`."""
+    monkeypatch.setattr("odradek.sync.producer.WAITING_RECORDS_MAX", 10)
+    cluster.create_topic("t")
+    cluster.create_topic("dead-letters")
+    failures: list[BaseException] = []
+    called = threading.Semaphore(0)
+    with client.producer(max_block_ms=60_000) as producer:
+
+        def forward(_: sync.Delivery) -> None:
+            try:
+                producer.send("dead-letters", b"x")
+            except BufferFull as error:
+                failures.append(error)
+            called.release()
+
+        for number in range(200):
+            producer.send("t", b"%d" % number).add_done_callback(forward)
+        assert all(called.acquire(timeout=30) for _ in range(200))
+    assert cluster.log("dead-letters").log_end_offset + len(failures) == 200
+    assert cluster.log("dead-letters").log_end_offset > 0
+
+
+def test_a_callback_that_waits_for_another_delivery_is_refused(
+    cluster: MemoryCluster, client: sync.Client
+) -> None:
+    cluster.create_topic("t")
+    refusals: list[BaseException] = []
+    called = threading.Event()
+    with client.producer() as producer:
+
+        def wait_for_another(_: sync.Delivery) -> None:
+            try:
+                producer.send("t", b"second").result()
+            except RuntimeError as error:
+                refusals.append(error)
+            called.set()
+
+        producer.send("t", b"first").add_done_callback(wait_for_another)
+        assert called.wait(10)
+    assert "callbacks" in str(refusals[0])
+    assert cluster.log("t").log_end_offset == 2
+
+
 def test_errors_of_the_admin_are_raised(client: sync.Client) -> None:
     with pytest.raises(UnknownTopic):
         client.admin.describe_topic("nowhere")

@@ -65,9 +65,9 @@ class LoopThread:
         if not self.is_usable:
             work.close()
             self.refuse()
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             work.close()
-            raise RuntimeError("odradek.sync cannot be used from its own callbacks")
+            self.refuse_to_wait()
         with self._gate:
             if self.is_closed:
                 work.close()
@@ -82,6 +82,15 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is a callback that runs on this thread, and so holds up the loop while it waits."""
+        return threading.current_thread() is self._thread
+
+    def refuse_to_wait(self) -> NoReturn:
+        """Raise the error for a callback that would wait for its own loop, for ever."""
+        raise RuntimeError("odradek.sync cannot be used from its own callbacks")
 
     @property
     def is_usable(self) -> bool:

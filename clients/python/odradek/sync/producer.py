@@ -48,10 +48,11 @@ T = TypeVar("T")
 class Delivery:
     """The acknowledgement of a record, for which any thread can wait."""
 
-    __slots__ = ("_callbacks", "_error", "_lock", "_metadata", "_waiter")
+    __slots__ = ("_callbacks", "_error", "_lock", "_metadata", "_thread", "_waiter")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, thread: LoopThread) -> None:
         self._lock = lock
+        self._thread = thread
         self._metadata: RecordMetadata | None = None
         self._error: BaseException | None = None
         self._waiter: threading.Event | None = None
@@ -76,12 +77,14 @@ class Delivery:
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait for the acknowledgement or failure of the record, and return its error, or None. Raises
-        RequestTimedOut.
+        RequestTimedOut, and RuntimeError in a callback, which must not wait.
         """
         with self._lock:
             if not self.done() and self._waiter is None:
                 self._waiter = threading.Event()
             waiter = self._waiter
+        if waiter is not None and not self.done() and self._thread.is_current:
+            self._thread.refuse_to_wait()
         if waiter is not None and not waiter.wait(timeout_s):
             raise RequestTimedOut(f"the record was not acknowledged within {timeout_s} s")
         return self._error
@@ -172,10 +175,10 @@ class Producer:
         delivery.
 
         Raises:
-            BufferFull: the buffer had no space within `max_block_ms`.
+            BufferFull: the buffer had no space within `max_block_ms`; in a delivery callback, it has none now.
             NotInTransaction: the producer is transactional, and no transaction is open.
         """
-        delivery = Delivery(self._lock)
+        delivery = Delivery(self._lock, self._thread)
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the producer is closed")
@@ -309,7 +312,14 @@ class Producer:
         return self._thread.run(self._producer.partitions_for(topic))
 
     def _wait_for_space(self, topic: str) -> None:
-        """Wait for space in the queue; the caller holds the lock."""
+        """Wait for space in the queue; the caller holds the lock.
+
+        A delivery callback must not wait, because it holds up the loop that makes space. It gets as much space again.
+        """
+        if self._thread.is_current:
+            if len(self._waiting) < 2 * WAITING_RECORDS_MAX:
+                return
+            raise BufferFull(f"no space for a record for {topic!r}, and a callback cannot wait")
         timeout_s = self._producer.options.max_block_ms / 1000
         has_space = self._space.wait_for(
             lambda: len(self._waiting) < WAITING_RECORDS_MAX or self._is_closed, timeout_s
