@@ -37,12 +37,19 @@ class Page(HTMLParser):
             self.inline += data
 
 
-async def get(path: str) -> httpx.Response:
+async def get(path: str, **headers: str) -> httpx.Response:
     unused = object()
     app = create_app(GatewaySettings(), cast("ClusterAccess", unused), cast("Instances", unused))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8082") as client:
-        return await client.get(path)
+        return await client.get(path, headers=headers)
+
+
+async def test_a_browser_is_sent_to_the_page_and_a_program_is_not() -> None:
+    browser = await get("/", accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert (browser.status_code, browser.headers["location"]) == (303, "docs")
+    program = await get("/")
+    assert (program.status_code, program.text) == (200, "{}")
 
 
 async def test_the_page_loads_its_files_from_the_gateway_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from odradek.cluster.metadata_cache import Partition
 from odradek.cluster.turns import in_turns
@@ -52,7 +52,9 @@ def json_response(content: Any, request: Request) -> Response:
 
 @router.get("/", response_model=dict[str, str], responses=errors_of(406, 429))
 async def root(request: Request) -> Response:
-    """Return an empty object, as Confluent does; /openapi.json lists the paths."""
+    """Return an empty object, as Confluent does; a browser is sent to /docs."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("docs", status_code=303)
     return json_response({}, request)
 
 
