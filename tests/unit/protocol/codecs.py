@@ -33,6 +33,7 @@ class Codec:
     RecordColumns: Any
     crc32c: Any
     murmur2: Any
+    lines: Any
 
 
 C = Codec(
@@ -43,6 +44,7 @@ C = Codec(
     _codec.RecordColumns,
     _codec.crc32c,
     _codec.murmur2,
+    _codec.lines,
 )
 PYTHON = Codec(
     "python",
@@ -52,6 +54,7 @@ PYTHON = Codec(
     python_codec.RecordColumns,
     python_codec.crc32c,
     python_codec.murmur2,
+    python_codec.lines,
 )
 each_codec = pytest.mark.parametrize("codec", [C, PYTHON], ids=lambda codec: codec.name)
 

@@ -4,6 +4,8 @@ same data.
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ from odradek_protocol.records import (
     iter_headers,
 )
 from odradek_protocol.records.columns import ALL_COLUMNS, to_record_batch
-from tests.unit.protocol.codecs import Codec, each_codec
+from tests.unit.protocol.codecs import PYTHON, C, Codec, each_codec
 from tests.worlds import records as drawn
 
 SCHEMA = pa.schema(
@@ -214,3 +216,35 @@ def test_columns_stop_before_32_bit_offsets_overflow(codec: Codec) -> None:
     assert columns.row_count == 1
     columns.append(data, *batch)
     assert len(columns.finish()[2][3]) == 2 * (64 << 20)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=20), st.data())
+def test_rows_become_lines(values: list[bytes], data: st.DataObject) -> None:
+    edges = array("i", itertools.accumulate(map(len, values), initial=0))
+    rows = data.draw(st.integers(0, len(values)))
+    expected = b"".join(value + b"\n" for value in values[:rows])
+    for codec in (C, PYTHON):
+        assert codec.lines(bytearray(b"".join(values)), bytearray(edges), rows) == expected
+
+
+@each_codec
+@pytest.mark.parametrize(
+    ("edges", "rows"),
+    [
+        ([0, 3], 2),
+        ([0, 3], -1),
+        ([], 0),
+        ([0, 4], 1),
+        ([1, 3], 1),
+        ([0, 3, 2], 2),
+        ([0, -1, 3], 2),
+        ([0, 2**31 - 1], 1),
+    ],
+)
+def test_offsets_that_are_not_those_of_the_data_are_refused(
+    codec: Codec, edges: list[int], rows: int
+) -> None:
+    with pytest.raises(ValueError, match=r"rows|offsets"):
+        codec.lines(b"abc", bytearray(array("i", edges)), rows)
+    with pytest.raises(TypeError):
+        codec.lines("abc", bytearray(8), 1)

@@ -10,7 +10,6 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from odradek.cli.output import ESCAPES, EXIT_USAGE, fail
@@ -130,11 +129,9 @@ def value_lines(columns: Columns, rows: int) -> bytes:
     """Return the values of the first records, each with a newline after it; null is an empty line."""
     if not rows or columns.value is None:
         return b""
-    data = bytes(columns.value.data)
-    ends = memoryview(columns.value.offsets).cast("i").tolist()[: rows + 1]
-    values = [data[start:end] for start, end in pairwise(ends)]
-    values.append(b"")
-    return b"\n".join(values)
+    from odradek_protocol.records.codec import lines
+
+    return lines(columns.value.data, columns.value.offsets, rows)
 
 
 def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:

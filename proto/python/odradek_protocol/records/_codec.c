@@ -232,6 +232,48 @@ static PyObject *codec_crc32c(PyObject *module, PyObject *const *args, Py_ssize_
     return PyLong_FromUnsignedLong(crc);
 }
 
+/* Lines */
+
+static PyObject *codec_lines(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    int64_t rows;
+    Py_buffer data, offsets;
+    if (check_arity("lines", count, 3, 3) < 0) return NULL;
+    if (as_int64(args[2], "rows", &rows) < 0) return NULL;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0) return NULL;
+    if (PyObject_GetBuffer(args[1], &offsets, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    PyObject *lines = NULL;
+    int32_t start = 0, end = 0;
+    if (rows < 0 || rows >= offsets.len / 4) {
+        PyErr_SetString(PyExc_ValueError, "rows must be fewer than there are offsets, and not negative");
+        goto done;
+    }
+    for (int64_t row = 0; row <= rows; row++, start = end) {
+        memcpy(&end, (const char *)offsets.buf + 4 * row, 4);
+        if (end < start || end > data.len || (row == 0 && end != 0)) {
+            PyErr_SetString(PyExc_ValueError, "offsets must begin at 0, increase, and end in the data");
+            goto done;
+        }
+    }
+    lines = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(end + rows));
+    if (lines == NULL) goto done;
+    char *out = PyBytes_AsString(lines);
+    start = 0;
+    for (int64_t row = 1; row <= rows; row++, start = end) {
+        memcpy(&end, (const char *)offsets.buf + 4 * row, 4);
+        memcpy(out, (const char *)data.buf + start, (size_t)(end - start));
+        out += end - start;
+        *out++ = '\n';
+    }
+done:
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&offsets);
+    return lines;
+}
+
 /* Murmur2 */
 
 static int32_t murmur2_of(const uint8_t *data, uint32_t length) {
@@ -2051,6 +2093,7 @@ static void module_free(void *module) { module_clear(module); }
 
 static PyMethodDef module_methods[] = {
     {"crc32c", (PyCFunction)(void (*)(void))codec_crc32c, METH_FASTCALL, "CRC32C of a buffer, continued from a value."},
+    {"lines", (PyCFunction)(void (*)(void))codec_lines, METH_FASTCALL, "See `python_codec.lines`."},
     {"murmur2", codec_murmur2, METH_O, "Kafka's murmur2 of a buffer, signed."},
     {"usual_batch", codec_usual_batch, METH_O, "See `python_codec.usual_batch`."},
     {"usual_encoding", (PyCFunction)(void (*)(void))codec_usual_encoding, METH_FASTCALL, "See `python_codec.usual_encoding`."},

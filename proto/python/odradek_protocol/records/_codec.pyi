@@ -5,6 +5,7 @@ from odradek_protocol.records.python_codec import RecordBuffer as RecordBuffer
 from odradek_protocol.records.python_codec import RecordColumns as RecordColumns
 from odradek_protocol.records.python_codec import RecordReader as RecordReader
 from odradek_protocol.records.python_codec import crc32c as crc32c
+from odradek_protocol.records.python_codec import lines as lines
 from odradek_protocol.records.python_codec import murmur2 as murmur2
 from odradek_protocol.records.python_codec import usual_batch as usual_batch
 from odradek_protocol.records.python_codec import usual_encoding as usual_encoding

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RecordReader,
     )
     from odradek_protocol.records.python_codec import crc32c as crc32c
+    from odradek_protocol.records.python_codec import lines as lines
     from odradek_protocol.records.python_codec import murmur2 as murmur2
     from odradek_protocol.records.python_codec import usual_batch as usual_batch
     from odradek_protocol.records.python_codec import usual_encoding as usual_encoding
@@ -37,6 +38,7 @@ else:
             RecordColumns,
             RecordReader,
             crc32c,
+            lines,
             murmur2,
             usual_batch,
             usual_encoding,
@@ -54,6 +56,7 @@ else:
             RecordColumns,
             RecordReader,
             crc32c,
+            lines,
             murmur2,
             usual_batch,
             usual_encoding,
@@ -76,6 +79,7 @@ __all__ = [
     "RecordColumns",
     "RecordReader",
     "crc32c",
+    "lines",
     "murmur2",
     "usual_batch",
     "usual_encoding",

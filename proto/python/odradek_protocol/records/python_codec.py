@@ -21,6 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import google_crc32c
@@ -446,6 +447,21 @@ def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
     for start in range(0, len(view), _CRC_PIECE_BYTES):
         value = google_crc32c.extend(value, bytes(view[start : start + _CRC_PIECE_BYTES]))
     return value
+
+
+def lines(data: ByteBuffer, offsets: ByteBuffer, rows: int, /) -> bytes:
+    """Return the first rows of a binary column, each with a newline after it. `offsets` are int32 (rows + 1).
+
+    Raises:
+        ValueError: there are fewer offsets than that, or they are not those of rows in `data`.
+    """
+    edges = memoryview(offsets).cast("B").cast("i").tolist()
+    if not 0 <= rows < len(edges):
+        raise ValueError("rows must be fewer than there are offsets, and not negative")
+    pairs, whole = list(pairwise(edges[: rows + 1])), bytes(data)
+    if edges[0] or edges[rows] > len(whole) or any(start > end for start, end in pairs):
+        raise ValueError("offsets must begin at 0, increase, and end in the data")
+    return b"".join([whole[start:end] + b"\n" for start, end in pairs])
 
 
 def murmur2(data: ByteBuffer, /) -> int:
