@@ -36,6 +36,7 @@ from odradek.extras import what_is_missing
 from odradek_protocol.process_settings import SETTINGS_OF, Process
 
 _LOG_TAIL_LINES = 15
+_ROOM_BYTES_MIN: Final = 64 * 1024
 
 
 class ChildProcessFailed(RuntimeError):
@@ -168,6 +169,8 @@ class ChildProcess:
             return ""
         output = self.log_path.read_bytes()[self._log_start_bytes :]
         lines = output.decode(errors="replace").splitlines()
+        if not lines and shutil.disk_usage(self.log_path.parent).free < _ROOM_BYTES_MIN:
+            return f"(empty, because there is no room on the disk of {self.log_path.parent})"
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def exit_status(self) -> int | None:
@@ -465,9 +468,13 @@ class EmbeddedCluster:
 
     def _stored_cluster_id(self) -> str:
         path = self.data_dir / "cluster.id"
-        if not path.exists():
-            path.write_text(f"{uuid.uuid4()}\n")
-        return path.read_text().strip()
+        stored = path.read_text().strip() if path.exists() else ""
+        if not stored:  # also if the first start ended while it wrote the file
+            stored = str(uuid.uuid4())
+            begun = path.with_suffix(".begun")
+            begun.write_text(f"{stored}\n")
+            begun.replace(path)
+        return stored
 
     def _controller(self, node_id: int) -> ChildProcess:
         raft, rpc, metrics = self._controller_ports[node_id]

@@ -4,14 +4,16 @@ cluster.
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from odradek import embedded
-from odradek.embedded import free_ports
+from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster, free_ports
 
 _ASK = "from odradek.embedded import free_ports; print(*free_ports(70)); input()"
 
@@ -55,3 +57,26 @@ def test_a_wish_that_is_taken_is_refused_by_name() -> None:
         pytest.raises(OSError, match=f"port {port} on 127.0.0.1 is in use"),
     ):
         free_ports(2, base_port=port)
+
+
+def test_a_cluster_whose_first_start_was_killed_while_it_wrote_its_id_starts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "cluster.id").touch()
+    plan = ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path)
+    cluster_id = EmbeddedCluster(plan).cluster_id
+    assert cluster_id
+    assert EmbeddedCluster(plan).cluster_id == cluster_id
+
+
+def test_an_empty_log_on_a_full_disk_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = ChildProcess(
+        name="silent", module="this", arguments=[], log_path=tmp_path / "silent.log"
+    )
+    child._open_log().close()
+    assert child.log_tail() == ""
+    usage = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr("odradek.embedded.shutil.disk_usage", lambda _: usage)
+    assert "no room" in child.log_tail()
