@@ -158,7 +158,8 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     client = client_options(options)
     _check_client(client)
     connection = parse_connection(options)
-    most, least = _count(by_name, "maxOffsetsPerTrigger"), _count(by_name, "minOffsetsPerTrigger")
+    most = _positive(by_name, "maxOffsetsPerTrigger")
+    least = _count(by_name, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ValueError(
             f"The value of minOffsetPerTrigger({least}) is higher than the"
@@ -233,7 +234,10 @@ def _subscription(by_name: Mapping[str, str]) -> Subscription:
             raise ValueError(
                 f"No topicpartitions to assign as specified value for option 'assign' is '{value}'"
             )
-        return Subscription(partitions=tuple(parse_partitions(value)))
+        partitions = tuple(parse_partitions(value))
+        if not partitions:
+            raise ValueError(f"option 'assign' names no partition: '{value}'")
+        return Subscription(partitions=partitions)
     if given[0] == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
         if not topics:

@@ -91,6 +91,7 @@ def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
         ({"startingTimestamp": "soon"}, "Expected a single long value, got soon"),
         ({"minPartitions": "0"}, "minPartitions must be positive"),
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive"),
         ({"kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported"),
         ({"kafka.key.deserializer": "x"}, "keys are deserialized as byte arrays"),
         ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
@@ -245,3 +246,10 @@ def test_durations_are_sparks() -> None:
     assert [duration_ms(text) for text in given] == expected
     with pytest.raises(ValueError, match="Time must be specified"):
         duration_ms("soon")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"t":[]}'])
+def test_an_assignment_of_no_partition_is_refused(text: str) -> None:
+    """A query would read nothing for ever, without a word."""
+    with pytest.raises(ValueError, match="option 'assign' names no partition"):
+        parse_source_options({"kafka.bootstrap.servers": "a:1", "assign": text}, is_streaming=True)
