@@ -83,7 +83,7 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("asyncio", "grpc", "grpc._cython.cygrpc"):
+    for noisy in ("asyncio", "grpc", "grpc._cython.cygrpc", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -51,6 +51,11 @@ def test_what_libraries_log_has_the_same_shape(stream: io.StringIO) -> None:
     assert json.loads(stream.getvalue())["event"] == "odd: 1"
 
 
+def test_requests_that_a_gateway_passes_on_are_no_events(stream: io.StringIO) -> None:
+    logging.getLogger("httpx").info("HTTP Request: GET http://host/consumers/g/instances/i/records")
+    assert stream.getvalue() == ""
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
