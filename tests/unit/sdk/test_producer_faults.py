@@ -16,6 +16,7 @@ from odradek.errors import (
     AdvertisedNameUnresolvable,
     AuthorizationFailed,
     ClientClosed,
+    InvalidTopic,
     OdradekError,
     UnknownTopic,
 )
@@ -122,6 +123,15 @@ async def test_records_of_a_deleted_topic_fail_and_its_namesake_takes_new_ones(
         cluster._faults.clear()
         cluster.create_topic("t", 2)
         assert (await producer.send_and_wait("t", b"new", partition=1)).offset == 0
+
+
+@pytest.mark.parametrize("name", ["a b", ".", "..", "", "x" * 250, "größe"])
+async def test_a_topic_with_an_invalid_name_is_refused_at_once_and_never_created(name: str) -> None:
+    cluster = MemoryCluster(auto_create_topics=True)
+    async with cluster.client() as client, client.producer(allow_auto_create=True) as producer:
+        with pytest.raises(InvalidTopic):
+            await producer.send(name, b"x")
+    assert not cluster.topics
 
 
 async def test_a_record_that_is_sent_while_its_topic_is_deleted_fails_at_once(

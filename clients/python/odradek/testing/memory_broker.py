@@ -21,6 +21,7 @@ from odradek_protocol.rpc.v1 import (
     staged_write_service_pb2,
     transaction_service_pb2,
 )
+from odradek_protocol.topic_names import topic_name_error
 
 Call = Callable[[MemoryState, int, Any], Message]
 StreamHandler = Callable[[MemoryState, int, AsyncIterator[Any]], AsyncGenerator[Any, None]]
@@ -107,7 +108,7 @@ def _metadata(
 ) -> pb.MetadataResponse:
     if request.allow_auto_topic_creation and cluster.auto_create_topics:
         for name in request.topics:
-            if name not in cluster.topics:
+            if name not in cluster.topics and not topic_name_error(name):
                 cluster.create_topic(name, cluster.default_partitions)
     return cluster.metadata(None if request.all_topics else list(request.topics))
 

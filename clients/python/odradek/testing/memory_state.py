@@ -16,7 +16,7 @@ from odradek.testing.memory_transactions import MemoryTransactions
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
-from odradek_protocol.topic_names import INTERNAL_TOPICS
+from odradek_protocol.topic_names import INTERNAL_TOPICS, topic_name_error
 
 DEFAULT_CONFIGS = {
     "cleanup.policy": "delete",
@@ -166,7 +166,10 @@ class MemoryState:
         for name in sorted(self.topics) if names is None else names:
             topic = self.topics.get(name)
             if topic is None:
-                response.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if topic_name_error(name):
+                    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                response.topics.add(name=name, error_code=code)
                 continue
             topic_info = response.topics.add(
                 name=name, topic_id=topic.topic_id, is_internal=name in INTERNAL_TOPICS
