@@ -13,9 +13,11 @@ the end of the file and stops.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -36,7 +38,6 @@ from odradek.extras import what_is_missing
 from odradek_protocol.process_settings import SETTINGS_OF, Process
 
 _LOG_TAIL_LINES = 15
-_ROOM_BYTES_MIN: Final = 64 * 1024
 
 
 class ChildProcessFailed(RuntimeError):
@@ -169,7 +170,7 @@ class ChildProcess:
             return ""
         output = self.log_path.read_bytes()[self._log_start_bytes :]
         lines = output.decode(errors="replace").splitlines()
-        if not lines and shutil.disk_usage(self.log_path.parent).free < _ROOM_BYTES_MIN:
+        if not lines and shutil.disk_usage(self.log_path.parent).free < 1 << 16:
             return f"(empty, because there is no room on the disk of {self.log_path.parent})"
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
@@ -311,6 +312,8 @@ def _is_free(port: int) -> bool:
 
 
 READY_TIMEOUT_S = 60.0
+UNLOCK_TIMEOUT_S = 10.0
+_IN_USE: Final = re.compile("is locked by another process|is in use by the process")
 STOP_TIMEOUT_S = 10.0
 _EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.format", "log.level"})
 """Settings that are passed to every process that has them. Any other setting that brokers have goes to brokers only."""
@@ -380,6 +383,21 @@ class EmbeddedCluster:
         """Return all processes, controllers first."""
         return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
 
+    def locked_directories(self, of: Sequence[ChildProcess] = ()) -> list[Path]:
+        """Return the data directories, of these or of all processes, that are in use, perhaps by a killed cluster."""
+        locks = {c: self.data_dir / c.name / "lock" for c in self.controllers.values()}
+        locks |= {b: self.data_dir / b.name / ".lock" for b in self.brokers.values()}
+        return [locks[child].parent for child in of or locks if _is_locked(locks[child])]
+
+    def wait_unlocked(
+        self, stop: threading.Event | None = None, of: Sequence[ChildProcess] = ()
+    ) -> None:
+        """Wait until no process uses these directories, or `stop` is set, for at most UNLOCK_TIMEOUT_S."""
+        deadline = time.monotonic() + UNLOCK_TIMEOUT_S
+        while self.locked_directories(of) and time.monotonic() < deadline:
+            if (stop or threading.Event()).wait(0.1):
+                return
+
     def start(self) -> None:
         """Start all processes, without waiting."""
         self.start_brokers()
@@ -403,13 +421,28 @@ class EmbeddedCluster:
         Raises:
             ChildProcessFailed: a process ended, or was not ready in time, or `stop` was set.
         """
-        _wait_ready(self.children(), timeout_s, stop)
+        self._wait_ready(self.children(), timeout_s, stop)
 
     def wait_brokers_ready(
         self, timeout_s: float = READY_TIMEOUT_S, stop: threading.Event | None = None
     ) -> None:
         """Wait until the controllers and the brokers are ready. Raises as `wait_ready` does."""
-        _wait_ready([*self.controllers.values(), *self.brokers.values()], timeout_s, stop)
+        self._wait_ready([*self.controllers.values(), *self.brokers.values()], timeout_s, stop)
+
+    def _wait_ready(
+        self, children: list[ChildProcess], timeout_s: float, stop: threading.Event | None
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        for child in children:
+            try:
+                child.wait_ready(max(0.1, deadline - time.monotonic()), stop)
+            except ChildProcessFailed:
+                if child.is_running or not _IN_USE.search(child.log_tail()):
+                    raise
+                # A process of a cluster that was killed while it started has taken the directory meanwhile. It ends.
+                self.wait_unlocked(stop, of=(child,))
+                child.start()
+                child.wait_ready(max(0.1, deadline - time.monotonic()), stop)
 
     def starting(self) -> list[str]:
         """Return the names of the processes that are not ready yet."""
@@ -536,12 +569,13 @@ class EmbeddedCluster:
         return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
 
 
-def _wait_ready(
-    children: list[ChildProcess], timeout_s: float, stop: threading.Event | None
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    for child in children:
-        child.wait_ready(max(0.1, deadline - time.monotonic()), stop)
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def _processes_of(name: str) -> list[Process]:

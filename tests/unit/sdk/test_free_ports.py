@@ -4,10 +4,12 @@ cluster.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,20 @@ def test_an_empty_log_on_a_full_disk_is_explained(
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr("odradek.embedded.shutil.disk_usage", lambda _: usage)
     assert "no room" in child.log_tail()
+
+
+def test_a_cluster_waits_for_the_processes_of_one_that_was_killed(tmp_path: Path) -> None:
+    """They still hold their directories for a moment, and a start was refused."""
+    cluster = EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path))
+    assert cluster.locked_directories() == []
+    held = []
+    for directory, name in (("controller-1", "lock"), ("broker-1", ".lock")):
+        (tmp_path / directory).mkdir()
+        held.append((tmp_path / directory / name).open("wb"))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+    assert cluster.locked_directories() == [tmp_path / "controller-1", tmp_path / "broker-1"]
+    ending = threading.Timer(0.3, lambda: [file.close() for file in held])
+    ending.start()
+    cluster.wait_unlocked()
+    assert cluster.locked_directories() == []
+    ending.join()

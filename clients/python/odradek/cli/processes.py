@@ -163,12 +163,20 @@ def dev(
     if exit_with_parent:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     with EmbeddedCluster(plan) as cluster:
+        if not as_json:
+            _announce(cluster)
+        if locked := cluster.locked_directories():
+            print(
+                f"waiting for the processes that use {', '.join(map(str, locked))} to end",
+                file=sys.stderr,
+                flush=True,
+            )
+            cluster.wait_unlocked(stop)
         if as_json:
             cluster.start()
             cluster.wait_ready(stop=stop)
             print(json.dumps(cluster.describe()), flush=True)
         else:
-            _announce(cluster)
             cluster.start_brokers()
             with explained(cluster):
                 cluster.wait_brokers_ready(stop=stop)
