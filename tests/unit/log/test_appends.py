@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.segments.segment import Segment
 from odradek_protocol.records.errors import CorruptBatch
 from tests.unit.log.material import Broker, batch, memory_broker
 
@@ -36,6 +39,36 @@ def test_a_segment_is_closed_by_the_time_of_its_records() -> None:
     for timestamp_ms in (5000, 5500, 6000, 6001, 5200, 7001, 7002, 9000):
         broker.append(1, timestamp_ms=timestamp_ms)
     assert bases(broker) == [0, 3, 6, 7]
+
+
+@given(
+    st.lists(st.lists(st.integers(-1, 4000), min_size=1, max_size=6), min_size=1, max_size=12),
+    st.sampled_from([1, 300, 1000, 5000]),
+    st.sampled_from([36, 60, 1 << 20]),
+    st.sampled_from([0, 500, 10_000]),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_quick_check_of_an_append_closes_segments_where_the_check_of_each_batch_does(
+    appends: list[list[int]], segment_bytes: int, segment_index_bytes: int, segment_ms: int
+) -> None:
+    config = LogConfig(
+        segment_bytes=segment_bytes,
+        segment_index_bytes=segment_index_bytes,
+        segment_ms=segment_ms,
+        index_interval_bytes=100,
+    )
+    quick, slow = memory_broker(config), memory_broker(config)
+    for timestamps_ms in appends:
+        end = quick.log.log_end_offset
+        data = b"".join(
+            batch(end + number, timestamp_ms=timestamp_ms)
+            for number, timestamp_ms in enumerate(timestamps_ms)
+        )
+        quick.log.append(data, now_ms=0)
+        with patch.object(Segment, "has_room_for_all", return_value=False):
+            slow.log.append(data, now_ms=0)
+    assert bases(quick) == bases(slow)
+    assert quick.read_all() == slow.read_all()
 
 
 def test_a_segment_is_closed_when_its_index_is_full() -> None:

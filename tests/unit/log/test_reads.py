@@ -280,11 +280,13 @@ def test_what_is_forgotten_takes_no_room_behind_what_is_kept() -> None:
     assert recent.size_bytes == sum(len(one.data or b"") for one in recent._queue) == 4
 
 
-@pytest.mark.parametrize(("size_bytes", "is_copied"), [(1_000, False), (999, True)])
+@pytest.mark.parametrize(
+    ("size_bytes", "is_copied"), [(10_000, False), (9_999, True), (1_000, True)]
+)
 def test_a_small_piece_of_a_large_message_does_not_keep_it_alive(
     size_bytes: int, is_copied: bool
 ) -> None:
-    message = bytearray(32_000)
+    message = bytearray(320_000)
     recent = RecentAppends(1 << 20)
     tail: Tail = {}
     recent.keep(tail, Offset(0), Offset(1), memoryview(message)[:size_bytes].toreadonly())

@@ -25,16 +25,22 @@ from odradek_broker.log.storage import (
     Storage,
 )
 from odradek_protocol.identity import Offset
-from odradek_protocol.records.batch_header import ATTRIBUTES_AT, HEADER_BYTES
+from odradek_protocol.records.batch_header import ATTRIBUTES_AT, HEADER_BYTES, ByteBuffer
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
 RECENT_BYTES_MAX: Final = 8 << 20
 PINNED_RATIO_MAX: Final = 32
+# A copy of so few bytes costs less than a view, which the garbage collector would look at.
+COPIED_BYTES_MAX: Final = 1024
 
 
-class RecentAppend(Struct, eq=False):
-    """The bytes of one append; `data` is None once they are no longer kept."""
+class RecentAppend(Struct, eq=False, gc=False):
+    """The bytes of one append; `data` is None once they are no longer kept.
+
+    The garbage collector does not look at it, since there may be tens of thousands. Its cycle with `tail` ends when it
+    is no longer kept.
+    """
 
     base_offset: Offset
     end_offset: Offset
@@ -68,21 +74,20 @@ class RecentAppends:
         self.size_bytes = 0
 
     def keep(
-        self, tail: Tail, base_offset: Offset, end_offset: Offset, data: bytes | memoryview
+        self, tail: Tail, base_offset: Offset, end_offset: Offset, batches: ByteBuffer
     ) -> None:
-        """Keep an append at the end of `tail`; older appends of any partition are removed for it."""
-        if len(data) > self._bytes_max:
+        """Keep an append at the end of `tail`; older appends of any partition are removed for it. The buffer may not
+        change afterwards.
+        """
+        size_bytes = len(batches)
+        if size_bytes > self._bytes_max:
             self.forget(tail)  # without this append the others would have a gap
             return
-        if isinstance(data, memoryview):
-            whole = data.obj
-            assert isinstance(whole, bytes | bytearray), type(whole)
-            if len(whole) > PINNED_RATIO_MAX * len(data):
-                data = bytes(data)
+        data = bytes(batches) if size_bytes <= COPIED_BYTES_MAX else _kept(batches)
         append = RecentAppend(base_offset, end_offset, data, tail)
         tail[base_offset] = append
         self._queue.append(append)
-        self.size_bytes += len(data)
+        self.size_bytes += size_bytes
         while self.size_bytes > self._bytes_max:
             oldest = self._queue.popleft()
             if oldest.data is not None:
@@ -102,6 +107,16 @@ class RecentAppends:
         if 2 * self._forgotten > len(self._queue):
             self._queue = deque(append for append in self._queue if append.data is not None)
             self._forgotten = 0
+
+
+def _kept(batches: ByteBuffer) -> bytes | memoryview:
+    """Return the same bytes as a buffer that cannot be changed, copied if they are a small part of their message."""
+    if isinstance(batches, bytes):
+        return batches
+    data = memoryview(batches).toreadonly()
+    whole = data.obj
+    assert isinstance(whole, bytes | bytearray), type(whole)
+    return bytes(data) if len(whole) > PINNED_RATIO_MAX * len(data) else data
 
 
 SLICES_MAX: Final = 128

@@ -54,7 +54,7 @@ from odradek_broker.log.storage import (
 )
 from odradek_broker.log.sync_progress import SyncProgress, UpkeepDue
 from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition, TopicName
-from odradek_protocol.records.batch_header import ByteBuffer
+from odradek_protocol.records.batch_header import LENGTH_PREFIX_BYTES, ByteBuffer
 
 
 class AppendInfo(NamedTuple):
@@ -167,8 +167,7 @@ class PartitionLog:
         if self._progress.since_ms is None:
             self._progress.begin_age(now_ms)
         if retain:
-            kept = batches if isinstance(batches, bytes) else memoryview(batches).toreadonly()
-            self._recent.keep(self._tail, base_offset, self.log_end_offset, kept)
+            self._recent.keep(self._tail, base_offset, self.log_end_offset, batches)
         elif self._tail:
             self._recent.forget(self._tail)
         return AppendInfo(base_offset, self.log_end_offset, newest_ms, len(batches))
@@ -184,6 +183,10 @@ class PartitionLog:
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:
         """Write the batches in runs, one write for each segment that they go into."""
+        active = self._segments.active
+        if active.has_room_for_all(headers, len(data), self.config):
+            self._write_run(data, headers, 0, len(data))
+            return
         if len(headers) > 1:
             data = memoryview(data)
         run: list[Header] = []
@@ -207,17 +210,18 @@ class PartitionLog:
             return
         active = self._segments.active
         active.write(data if size_bytes == len(data) else data[start : start + size_bytes])
-        interval_bytes = self.config.index_interval_bytes
+        interval_bytes, epoch = self.config.index_interval_bytes, self.epochs.latest
         for header in run:
             active.note(header, interval_bytes)
-            if header.leader_epoch > self.epochs.latest:
-                self.epochs.enter(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
+            if header.leader_epoch > epoch:
+                epoch = LeaderEpoch(header.leader_epoch)
+                self.epochs.enter(epoch, Offset(header.base_offset))
+            end = start + LENGTH_PREFIX_BYTES + header.batch_length
             if header.producer_id >= 0:
-                batch = partial(part, data, start, start + header.size_bytes)
-                aborted = fold_batch(self.producers, header, batch)
+                aborted = fold_batch(self.producers, header, partial(part, data, start, end))
                 if aborted is not None:
                     active.note_aborted(aborted)
-            start += header.size_bytes
+            start = end
         self.log_end_offset = Offset(active.end_offset)
 
     def _roll(self) -> None:
@@ -263,8 +267,7 @@ class PartitionLog:
         )
         if full:
             progress.add_companions(job, self.epochs, self.producers)
-        progress.is_under_way = True
-        progress.is_full_wanted = False
+        progress.is_under_way, progress.is_full_wanted = True, False
         return job
 
     def finish(self, job: StorageJob) -> None:

@@ -462,7 +462,8 @@ class DirectoryHealth:
 
     def check_room(self) -> None:
         """Do the same as `check`, for operations that need disk space: raise StorageFull, too."""
-        self.check()
+        if self.failure is not None:
+            raise self.failure
         if self.full is not None:
             raise self.full
 
