@@ -111,6 +111,33 @@ async def test_no_more_than_five_requests_are_under_way() -> None:
         assert [(await client.receive())[0] for _ in sent] == sent
 
 
+async def test_no_request_begins_in_the_middle_of_another_ones_response() -> None:
+    """Otherwise a response could lead to a request, that one to a response, and so on until the stack is full."""
+    async with listening() as server:
+        server.partitions.holds = True
+        client = await server.connect()
+        sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(12)]
+        await eventually(lambda: len(server.partitions.held) == 5)
+        for number in range(5):
+            server.partitions.held[number]()
+            assert len(server.partitions.held) == 5
+        server.partitions.holds = False
+        await eventually(lambda: len(server.partitions.appended) == 12)
+        assert [(await client.receive())[0] for _ in sent] == sent
+
+
+async def test_a_response_that_comes_after_the_connection_was_lost_is_dropped() -> None:
+    async with listening() as server:
+        server.partitions.holds = True
+        client = await server.connect()
+        client.send(ApiKey.PRODUCE, 3, PRODUCE_3)
+        await eventually(lambda: server.partitions.held)
+        await client.close()
+        await eventually(lambda: not server.listeners.counters.connections)
+        server.partitions.held[0]()
+        assert not server.listeners.counters.failures
+
+
 async def test_what_follows_a_waiting_fetch_is_not_begun() -> None:
     async with listening() as server:
         server.partitions.fetch_waits = True

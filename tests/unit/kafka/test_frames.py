@@ -41,6 +41,28 @@ def framed(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
 
 
+def test_a_frame_that_arrives_alone_and_whole_is_taken_at_once() -> None:
+    assembler = FrameAssembler(bytearray(SCRATCH_BYTES), frame_bytes_max=100)
+
+    def arrives(data: bytes) -> bytearray | None:
+        assembler.buffer()[: len(data)] = data
+        return assembler.received_alone(len(data))
+
+    assert arrives(framed(b"alone")) == b"alone"
+    for data in (
+        framed(b"first") + framed(b"second"),
+        framed(b"cut")[:-1],
+        framed(b"long") + b"\0",
+        framed(bytes(101)),
+        framed(b""),
+        b"\0\0\0",
+    ):
+        assert arrives(data) is None, data
+        assert not assembler.held_bytes, "nothing is recorded"
+    assert receive(assembler, framed(b"begun")[:6]) == []
+    assert assembler.received_alone(9) is None, "these bytes belong to a frame that was begun"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_frames_come_out_as_they_went_in_whatever_the_pieces(seed: int) -> None:
     draw = random.Random(seed)

@@ -85,7 +85,7 @@ class Quotas:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
-        self._is_empty = True
+        self.is_empty = True
         # Whether there is any request_percentage quota; most clusters have none.
         self.counts_time = False
         self._buckets: dict[tuple[str, QuotaEntity], TokenBucket] = {}
@@ -93,13 +93,13 @@ class Quotas:
     def quotas_changed(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """Apply the quotas of a new metadata image."""
         self._quotas = {tuple(sorted(entity)): dict(rates) for entity, rates in quotas.items()}
-        self._is_empty = not self._quotas
+        self.is_empty = not self._quotas
         self.counts_time = any(REQUEST_PERCENTAGE in rates for rates in self._quotas.values())
         self._buckets.clear()
 
     def throttle_ms(self, key: str, principal: str, client_id: str | None, amount: float) -> int:
         """Count `amount` against the quota `key` of a client, and return the ms that it has to wait."""
-        if self._is_empty:
+        if self.is_empty:
             return 0
         quota = self._find(key, principal.removeprefix("User:"), client_id or "")
         if quota is None:
@@ -109,7 +109,7 @@ class Quotas:
 
     def connection_throttle_ms(self, host: str) -> int:
         """Count a connection from an address, and return the ms that it has to wait."""
-        if self._is_empty:
+        if self.is_empty:
             return 0
         for entity in ((("ip", host),), (("ip", None),)):
             rate = self._quotas.get(entity, _NOTHING).get(CONNECTION_RATE)

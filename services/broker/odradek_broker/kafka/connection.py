@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
+from functools import partial
 from time import perf_counter
 from typing import Final, cast
 
@@ -30,12 +31,14 @@ from odradek_broker.kafka.connection_owner import ConnectionOwner
 from odradek_broker.kafka.connection_times import ConnectionTimes
 from odradek_broker.kafka.frame_file import FrameFile
 from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
+from odradek_broker.kafka.long_request import long_request
 from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import (
     AnyRequest,
     ClientSession,
     CloseConnection,
     Encoded,
+    Later,
     NoResponse,
     Request,
 )
@@ -47,7 +50,7 @@ from odradek_protocol.kafka.frames import FRAME_SIZE, request_fields
 from odradek_protocol.kafka.messages import Message
 from odradek_protocol.kafka.response_encoding import encode_message, encode_steps, item_count
 from odradek_protocol.primitives import Malformed
-from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN, decoded_bytes
+from odradek_runtime.budget.client_budget import LONG_REQUEST_BYTES_MIN
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.listeners import KAFKA, farewell, recognize
 from odradek_runtime.logs import event_log
@@ -61,10 +64,6 @@ REQUEST_BYTES_MAX: Final = 16 << 20
 """The size limit of every request except Produce, which contains records."""
 LONG_RESPONSE_ITEMS_MIN: Final = 256
 """A response with this many items is encoded in turns with other work."""
-_WAITS_FOR_OTHERS: Final = frozenset(
-    {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
-)
-"""Requests that wait for records or for other members. Fetch sessions and groups bound what they hold."""
 _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
@@ -84,7 +83,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._slots = self._line.slots
         self._unordered = 0
         self._transport: asyncio.Transport | None = None
-        self._clock_s = asyncio.get_running_loop().time
         self._session: ClientSession | None = None
         self._is_reading = True
         self._is_write_paused = False
@@ -94,6 +92,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
         self._has_held = False  # whether bytes were held back when reading was last regulated
+        self._was_active = False  # whether bytes were received or sent since the last `check`
         self._takes_raw_tokens = False
         self._file: FrameFile | None = None
 
@@ -101,7 +100,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # The transports of uvloop are not a subclass of it.
         stream = cast("asyncio.Transport", transport)
         self._transport = stream
-        self._line.opened(stream, self._written)
+        self._writer = self._line.opened(stream, self._written)
         try:
             self._session = self._owner.opened(self, stream)
         except CloseConnection as refused:
@@ -126,7 +125,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:
             return
-        self._times.active_at_ms = int(self._clock_s() * 1000)
+        self._was_active = True
+        if not self._slots and not self._has_held and self._has_room():
+            frame = self._frames.received_alone(nbytes)
+            if frame is not None:  # the usual case, in which nothing is held afterwards either
+                self._is_advancing = True
+                self._begin(frame)
+                self._is_advancing = False
+                if self._slots and self._slots[0].buffers is not None:
+                    self._flush_together()
+                return
         self._frames.received(nbytes)
         self._advance()
 
@@ -146,7 +154,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _written(self) -> None:
         """Begin further requests, because the transport has room again, or has received all of a long response."""
         if not self._is_write_paused:
-            self._owner.registry.services.unsent.hold(self, self._line.waiting_bytes)
+            self._owner.registry.services.unsent.hold(self, self._writer.waiting_bytes)
             self._advance()
 
     def _advance(self) -> None:
@@ -181,7 +189,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             and not self._unordered
             and len(self._slots) < IN_FLIGHT_MAX
             and not self._is_write_paused
-            and not self._line.waiting_bytes
+            and not self._writer.waiting_bytes
             and self._mute is None
         )
 
@@ -242,7 +250,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert session is not None
         self._has_spoken = True
         if self._takes_raw_tokens:
-            self._begin_raw_token(bytes(frame))
+            self._begin_raw_token(session, bytes(frame))
             return
         view = memoryview(frame)
         client_id = None
@@ -262,7 +270,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if (size := len(body)) > REQUEST_BYTES_MAX:
                     refusal = f"has {size} bytes; the limit is {REQUEST_BYTES_MAX}"
                     raise CloseConnection(f"a {handler.key.name} request {refusal}")
-                self._begin_long(slot, handler, body)
+                self._begin_long(session, slot, handler, body)
                 return
             else:
                 # Most bytes of a Produce are records, which nobody decodes here: it is long only if
@@ -273,7 +281,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 except StopIteration as done:
                     message = done.value
                 else:
-                    self._begin_long(slot, handler, body, decoding)
+                    self._begin_long(session, slot, handler, body, decoding)
                     return
             request = slot.request = Request(
                 key=handler.key,
@@ -301,6 +309,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.seconds = perf_counter() - slot.began
         if type(result) is Encoded:
             self._respond(slot, result)
+        elif isinstance(result, Later):
+            slot.is_unordered = not handler.is_ordered
+            self._unordered += slot.is_unordered
+            result.respond = partial(self._respond_later, slot)
         elif isinstance(result, asyncio.Future):
             slot.work = result
             result.add_done_callback(lambda done: self._future_done(slot, done))
@@ -341,6 +353,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_long(
         self,
+        session: ClientSession,
         slot: Slot,
         handler: Handler,
         body: memoryview,
@@ -350,34 +363,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
-        self._spawn(slot, self._long(slot, handler, body, decoding))
-
-    async def _long(
-        self,
-        slot: Slot,
-        handler: Handler,
-        body: memoryview,
-        decoding: Generator[None, None, object] | None,
-    ) -> Response:
-        """Decode and handle a long request in turns with other work."""
-        session = self._session
-        assert session is not None
         services = self._owner.registry.services
-        pace = services.budget.turns.pace(session.owner)
-        weight = 0 if handler.key in _WAITS_FOR_OTHERS else decoded_bytes(len(body))
-        async with services.budget.decoded.held(session.owner, weight):
-            await pace.turn()
-            request = slot.request = Request(
-                key=handler.key,
-                version=slot.version,
-                client_id=slot.client_id,
-                message=await pace.run(decoding or handler.decode_in_steps(slot.version, body)),
-                session=session,
-                services=services,
-                _pace=pace,
-            )
-            result = handler.handle(request)
-            return await result if isinstance(result, Awaitable) else result
+        self._spawn(slot, long_request(slot, handler, body, decoding, session, services))
 
     def _refuse_version(self, slot: Slot) -> None:
         if slot.api_key != ApiKey.API_VERSIONS:
@@ -408,6 +395,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail(slot, error)
         else:
             self._respond(slot, done.result())
+
+    def _respond_later(self, slot: Slot, response: Response) -> None:
+        """Send a response that may be given in the middle of another connection's request. So no request begins here;
+        otherwise each could lead to the next, ever deeper.
+        """
+        self._unordered -= slot.is_unordered
+        was_advancing, self._is_advancing = self._is_advancing, True
+        self._respond(slot, response)
+        self._is_advancing = was_advancing
+        if not was_advancing and not self._is_closing:
+            self._flush()
+            if self._has_held:
+                asyncio.get_running_loop().call_soon(self._advance)
 
     def _respond(self, slot: Slot, result: Response) -> None:
         """Encode a response, put it into the ResponseLine, and send the responses at the head of the line."""
@@ -467,7 +467,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         try:
             if self._line.flush():
-                self._times.active_at_ms = int(self._clock_s() * 1000)
+                self._was_active = True
         except OSError as error:
             self._close(f"the records of a response cannot be read: {error}")
 
@@ -480,7 +480,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def mute_for(self, wait_ms: int) -> None:
         """Begin no request for `wait_ms` (quotas), or until the end of an earlier wait that is longer."""
         self._owner.counters.throttled_ms += wait_ms
-        end_s = self._clock_s() + wait_ms / 1000
+        end_s = (_now_ms() + wait_ms) / 1000
         if self._mute is not None:
             end_s = max(end_s, self._mute.when())
             self._mute.cancel()
@@ -502,17 +502,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._times.login_began_ms = _now_ms()  # reauthentication (KIP-368)
         self._takes_raw_tokens = session.takes_raw_tokens
 
-    def _begin_raw_token(self, token: bytes) -> None:
+    def _begin_raw_token(self, session: ClientSession, token: bytes) -> None:
         """Begin a login step: after SaslHandshake 0, tokens come in frames without a header."""
         slot = Slot(ApiKey.SASL_AUTHENTICATE, 0, 0)
         self._slots.append(slot)
         self._unordered += 1
-        slot.work = self._owner.spawn(self._raw_token(slot, token))
+        slot.work = self._owner.spawn(self._raw_token(session, slot, token))
 
-    async def _raw_token(self, slot: Slot, token: bytes) -> None:
+    async def _raw_token(self, session: ClientSession, slot: Slot, token: bytes) -> None:
         """Handle one token of the login. This is the outermost function of its task."""
-        session = self._session
-        assert session is not None
         services = self._owner.registry.services
         reauth_ms_max = services.settings.connections_max_reauth_ms
         try:
@@ -534,6 +532,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._session is None:
             return
         times = self._times
+        if self._was_active and not self._is_closing:
+            self._was_active, times.active_at_ms = False, now_ms
         is_mid_frame = self._frames.is_mid_frame
         is_slow = times.frame_is_slow(
             self._frames.partial_frames,

@@ -23,6 +23,9 @@ _FIRST_BYTES: Final = 16 * 1024
 _EMPTY: Final = memoryview(b"")
 
 
+_unpack_size: Final = FRAME_SIZE.unpack_from
+
+
 class FrameRefused(Exception):
     """The length is negative or beyond the limit: nothing after it can be decoded."""
 
@@ -35,11 +38,12 @@ class FrameRefused(Exception):
 class FrameAssembler:
     """Assembles the frames of one connection. `frame_bytes_max` may be raised at any time."""
 
-    __slots__ = ("_filled", "_frame", "_head", "_is_own", "_moved_bytes", "_rest", "_scratch",
-                 "_size", "frame_bytes_max", "partial_frames")  # fmt: skip
+    __slots__ = ("_arrival", "_filled", "_frame", "_head", "_is_own", "_moved_bytes", "_rest",
+                 "_scratch", "_size", "frame_bytes_max", "partial_frames")  # fmt: skip
 
     def __init__(self, scratch: bytearray, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._arrival = scratch
         self._scratch = memoryview(scratch)
         self._rest = _EMPTY  # bytes that were received and are not read yet
         self._is_own = False  # whether `_rest` is a copy outside of the scratch buffer
@@ -108,6 +112,18 @@ class FrameAssembler:
         kept = len(self._head)
         self._scratch[:kept] = self._head
         return self._scratch[kept:]
+
+    def received_alone(self, size_bytes: int) -> bytearray | None:
+        """Return the content of the frame if this number of bytes, which were put into the buffer, are exactly one and
+        no others are held. In any other case record nothing and return None: the caller then calls `received`.
+        """
+        if self._frame is not None or self._head or self._rest or size_bytes <= SIZE_BYTES:
+            return None
+        arrival = self._arrival
+        (size,) = _unpack_size(arrival)
+        if size != size_bytes - SIZE_BYTES or size > self.frame_bytes_max:
+            return None
+        return arrival[SIZE_BYTES:size_bytes]
 
     def received(self, size_bytes: int) -> None:
         """Record that this number of bytes was put into the buffer."""

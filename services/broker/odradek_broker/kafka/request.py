@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sized
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sized
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -228,6 +228,28 @@ class Encoded(Struct, frozen=True, gc=False):
 def encoded(body: ByteBuffer) -> Encoded:
     """Return a response whose encoded form is this one buffer."""
     return Encoded((body,), len(body))
+
+
+class Later(Generic[T]):
+    """A response that the handler passes to `respond` after it has returned, once, on the event loop.
+
+    It costs less than a future, and the response is sent in the same turn. Who takes it from the handler either sets
+    `respond` or awaits it. A response that comes after the connection has closed is dropped.
+    """
+
+    __slots__ = ("respond",)
+
+    def __init__(self) -> None:
+        self.respond: Callable[[T], None] = _dropped
+
+    def __await__(self) -> Generator[object, None, T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.respond = lambda response: None if future.done() else future.set_result(response)
+        return (yield from future)
+
+
+def _dropped(response: object) -> None:
+    raise AssertionError(f"{response} was given before anything waited for it")
 
 
 def at_once(response: asyncio.Future[T]) -> T | asyncio.Future[T]:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from time import perf_counter
 from types import coroutine
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -59,14 +59,17 @@ class ResponseLine:
         self.slots: deque[Slot] = deque()
         self._writer: ResponseWriter | None = None
 
-    def opened(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
-        """Set the transport on which responses are sent from now on (see `ResponseWriter`)."""
+    def opened(
+        self, transport: asyncio.Transport, on_written: Callable[[], None]
+    ) -> ResponseWriter:
+        """Set the transport on which responses are sent from now on, and return their writer."""
         self._writer = ResponseWriter(transport, on_written)
+        return self._writer
 
     def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
         """Put the response of a request, without the header, into its slot; `size_bytes` is its total size."""
         head = response_head(slot.api_key, slot.version, slot.correlation_id, size_bytes)
-        filled = [head, *cast("Iterable[ResponseBuffer]", buffers)]
+        filled: list[Any] = [head, *buffers]
         # A response that waits behind others must not refer to files, because they may be truncated before it is sent.
         if slot is self.slots[0]:
             slot.buffers = filled
@@ -109,11 +112,6 @@ class ResponseLine:
             self.flush()
         if self._writer is not None:
             self._writer.write_rest()
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The number of bytes that wait for the transport."""
-        return 0 if self._writer is None else self._writer.waiting_bytes
 
     @property
     def unsent_bytes(self) -> int:

@@ -18,6 +18,7 @@ from odradek_broker.kafka.request import (
     NO_RESPONSE,
     CloseConnection,
     Encoded,
+    Later,
     NoResponse,
     Request,
 )
@@ -41,6 +42,7 @@ from odradek_protocol.kafka.produce import (
     encode_produce_steps,
 )
 
+_NONE: Final = ErrorCode.NONE
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
 """A request with more partitions is appended in turns with other work; this many partitions take 8 ms of the event
@@ -69,10 +71,64 @@ def produce(
     request: Request[ProduceRequest],
 ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse]:
     """Append all batches. The response is sent when all are replicated as `acks` requires."""
-    topics = request.message.topics
-    if sum([len(partitions) for _, _, partitions in topics]) > PARTITIONS_AT_ONCE:
+    message = request.message
+    topics = message.topics
+    if len(topics) == 1 and len(topics[0][2]) == 1 and message.acks:
+        if message.transactional_id is None:
+            return _OnePartition(request).start()
+    elif sum([len(partitions) for _, _, partitions in topics]) > PARTITIONS_AT_ONCE:
         return _Produce(request).start_in_turns()
     return _Produce(request).start()
+
+
+class _OnePartition(Later[Encoded]):
+    """A request of one partition, not of a transaction: the usual one of clients that write little."""
+
+    __slots__ = ("_has_begun", "_outcome", "_partition", "_request")
+
+    def __init__(self, request: Request[ProduceRequest]) -> None:
+        super().__init__()
+        self._request = request
+        self._partition: Partition | None = None
+        self._outcome: ProduceOutcome | None = None
+        self._has_begun = False
+
+    def start(self) -> Encoded | Later[Encoded]:
+        request = self._request
+        message = request.message
+        name, topic_id, ((index, records),) = message.topics[0]
+        topic, refused = _look_at(request, name, topic_id)
+        if refused is None and not records:
+            refused = _NO_RECORDS
+        size_bytes = 0
+        if refused is None and records:
+            size_bytes = len(records)
+            partition = request.services.partitions.find(topic, PartitionIndex(index))
+            if isinstance(partition, ErrorCode):
+                refused = ProduceOutcome(partition)
+            else:
+                self._partition = partition
+                timeout_ms = min(max(message.timeout_ms, 0), TIMEOUT_MS_MAX)
+                partition.produce(
+                    records, acks=message.acks, timeout_ms=timeout_ms, on_done=self._done
+                )
+        _throttle(request, size_bytes)
+        self._has_begun = True
+        outcome = refused or self._outcome
+        return self if outcome is None else self._encode(outcome)
+
+    def _done(self, outcome: ProduceOutcome) -> None:
+        if self._has_begun:
+            self.respond(self._encode(outcome))
+        else:
+            self._outcome = outcome
+
+    def _encode(self, outcome: ProduceOutcome) -> Encoded:
+        name, topic_id, ((index, _),) = self._request.message.topics[0]
+        topic: Topic = topic_id if name is None else name
+        leaders: list[CurrentLeader] = []
+        result = _result(self._request, topic, index, self._partition, outcome, leaders)
+        return _encoded(self._request, [(name, topic_id, [result])], leaders)
 
 
 class _Produce:
@@ -105,13 +161,13 @@ class _Produce:
         self._transaction: ProduceTransaction | None = None
         if message.transactional_id is not None:
             self._enter_transaction(message.transactional_id)
-        self._response: asyncio.Future[Encoded] | None = None
+        self._response: Later[Encoded] | None = None
         # Used instead of `_response` if the response is encoded in several turns of the event loop.
         self._all_known: asyncio.Future[None] | None = None
 
-    def start(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
+    def start(self) -> Encoded | NoResponse | Later[Encoded]:
         for name, topic_id, partitions in self._message.topics:
-            topic, refused = self._look_at(name, topic_id)
+            topic, refused = _look_at(self._request, name, topic_id, self._refused_all)
             for index, records in partitions:
                 self._append(topic, refused, index, records)
         self._all_began()
@@ -119,7 +175,7 @@ class _Produce:
             return self._without_response()
         if not self._unknown:
             return self._encode()
-        self._response = asyncio.get_running_loop().create_future()
+        self._response = Later()
         return self._response
 
     async def start_in_turns(self) -> Encoded | NoResponse:
@@ -137,7 +193,7 @@ class _Produce:
     def _append_steps(self) -> Generator[None, None, None]:
         """Begin the append to each partition, with a step after each."""
         for name, topic_id, partitions in self._message.topics:
-            topic, refused = self._look_at(name, topic_id)
+            topic, refused = _look_at(self._request, name, topic_id, self._refused_all)
             for index, records in partitions:
                 self._append(topic, refused, index, records)
                 yield
@@ -145,10 +201,7 @@ class _Produce:
 
     def _all_began(self) -> None:
         self._unknown -= 1
-        request = self._request
-        request.throttle_ms = request.services.quotas.throttle_ms(
-            PRODUCE_RATE, request.session.principal, request.client_id, self._size_bytes
-        )
+        _throttle(self._request, self._size_bytes)
 
     def _enter_transaction(self, transactional_id: str) -> None:
         """Set the transaction of the request's transactional batches, or the refusal of its transactional id."""
@@ -159,22 +212,6 @@ class _Produce:
         self._transaction = ProduceTransaction(
             transactional_id, RegistrationMode.ADD if is_added_here else RegistrationMode.VERIFY
         )
-
-    def _look_at(
-        self, name: TopicName | None, topic_id: TopicId
-    ) -> tuple[Topic, ProduceOutcome | None]:
-        """Return the topic as the request names it, and the error for all its partitions if it is refused."""
-        topic: Topic = topic_id if name is None else name
-        if self._refused_all is not None:
-            return topic, self._refused_all
-        if name is None:
-            state = self._request.services.image.topics.get(topic_id)
-            if state is None:
-                return topic, _UNKNOWN_TOPIC_ID
-            name = state.name
-        if not self._request.allows_topic(Operation.WRITE, name):
-            return topic, _NOT_ALLOWED
-        return topic, None
 
     def _append(
         self,
@@ -213,8 +250,8 @@ class _Produce:
         if self._unknown:
             return
         response, all_known = self._response, self._all_known
-        if response is not None and not response.done():
-            response.set_result(self._encode())
+        if response is not None:
+            response.respond(self._encode())
         elif all_known is not None and not all_known.done():
             all_known.set_result(None)
 
@@ -239,14 +276,7 @@ class _Produce:
                 responses.append(self._response_of(number, topic, index, leaders))
                 number += 1
             topics.append((name, topic_id, responses))
-        request = self._request
-        body = encode_produce_response(
-            request.version,
-            topics,
-            throttle_ms=request.throttle_ms,
-            endpoints=endpoints_of(request, leaders) if leaders else (),
-        )
-        return Encoded((body,), len(body))
+        return _encoded(self._request, topics, leaders)
 
     def _encode_steps(self) -> Generator[None, None, Encoded]:
         """Do the same as `_encode`, in steps."""
@@ -274,33 +304,89 @@ class _Produce:
     def _response_of(
         self, number: int, topic: Topic, index: int, leaders: list[CurrentLeader]
     ) -> PartitionResponse | PlainResponse:
-        outcome, partition = self._outcomes[number], self._partitions[number]
+        outcome = self._outcomes[number]
         assert outcome is not None, (topic, index)
-        if partition is not None:
-            outcome = partition.gate_produce(outcome, acks=self._message.acks)
-        error = outcome.error
-        if error is ErrorCode.NONE:
-            return (
-                index,
-                0,
-                outcome.base_offset,
-                outcome.log_append_time_ms,
-                outcome.log_start_offset,
-            )
-        if error is ErrorCode.TRANSACTION_ABORTABLE and self._request.version < _ABORTABLE_FROM:
-            error = ErrorCode.INVALID_TXN_STATE
-        leader = None
-        if error.leader_moved:
-            now = self._request.services.partitions.leader_of(topic, PartitionIndex(index))
-            leader = CurrentLeader(now.broker_id, now.leader_epoch)
-            leaders.append(leader)
-        return PartitionResponse(
-            index,
-            error,
-            NO_OFFSET,
-            -1,
-            outcome.log_start_offset,
-            outcome.message or None,
-            leader,
-            outcome.invalid_records,
+        return _result(self._request, topic, index, self._partitions[number], outcome, leaders)
+
+
+def _look_at(
+    request: Request[ProduceRequest],
+    name: TopicName | None,
+    topic_id: TopicId,
+    refused_all: ProduceOutcome | None = None,
+) -> tuple[Topic, ProduceOutcome | None]:
+    """Return the topic as the request names it, and the error for all its partitions if it is refused."""
+    topic: Topic = topic_id if name is None else name
+    if refused_all is not None:
+        return topic, refused_all
+    services = request.services
+    if name is None:
+        state = services.image.topics.get(topic_id)
+        if state is None:
+            return topic, _UNKNOWN_TOPIC_ID
+        name = state.name
+    if services.authorizer.is_on and not request.allows_topic(Operation.WRITE, name):
+        return topic, _NOT_ALLOWED
+    return topic, None
+
+
+def _throttle(request: Request[ProduceRequest], size_bytes: int) -> None:
+    """Count the bytes of all batches against the client's quota."""
+    quotas = request.services.quotas
+    if not quotas.is_empty:
+        request.throttle_ms = quotas.throttle_ms(
+            PRODUCE_RATE, request.session.principal, request.client_id, size_bytes
         )
+
+
+def _encoded(
+    request: Request[ProduceRequest],
+    topics: list[ProducedTopic],
+    leaders: list[CurrentLeader],
+) -> Encoded:
+    body = encode_produce_response(
+        request.version,
+        topics,
+        throttle_ms=request.throttle_ms,
+        endpoints=endpoints_of(request, leaders) if leaders else (),
+    )
+    return Encoded((body,), len(body))
+
+
+def _result(
+    request: Request[ProduceRequest],
+    topic: Topic,
+    index: int,
+    partition: Partition | None,
+    outcome: ProduceOutcome,
+    leaders: list[CurrentLeader],
+) -> PartitionResponse | PlainResponse:
+    """Return what the response says of one partition. If it names the partition's leader, `leaders` gets that, too."""
+    if partition is not None:
+        outcome = partition.gate_produce(outcome, acks=request.message.acks)
+    error = outcome.error
+    if error is _NONE:
+        return (
+            index,
+            0,
+            outcome.base_offset,
+            outcome.log_append_time_ms,
+            outcome.log_start_offset,
+        )
+    if error is ErrorCode.TRANSACTION_ABORTABLE and request.version < _ABORTABLE_FROM:
+        error = ErrorCode.INVALID_TXN_STATE
+    leader = None
+    if error.leader_moved:
+        now = request.services.partitions.leader_of(topic, PartitionIndex(index))
+        leader = CurrentLeader(now.broker_id, now.leader_epoch)
+        leaders.append(leader)
+    return PartitionResponse(
+        index,
+        error,
+        NO_OFFSET,
+        -1,
+        outcome.log_start_offset,
+        outcome.message or None,
+        leader,
+        outcome.invalid_records,
+    )
