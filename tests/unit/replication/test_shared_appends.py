@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from odradek_broker.log.partition_log import AppendInfo, PartitionLog
-from odradek_broker.replication.client_requests import QUEUED_MAX, ProduceTurns
+from odradek_broker.partition.events import ProduceRequested
+from odradek_broker.replication.client_requests import QUEUED_MAX, ProduceQueue, ProduceTurns
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -62,8 +63,7 @@ async def leader() -> AsyncIterator[Led]:
             patch.object(PartitionLog, "append", counted),
             patch.object(ProduceTurns, "AT_ONCE", 0),
         ):
-            while not table.produce_turns.is_shared():
-                pass
+            table.produce_turns.at_once = 0
             yield led
 
 
@@ -167,20 +167,18 @@ async def test_a_removed_replica_refuses_what_waits() -> None:
 async def test_a_lone_produce_waits_for_no_turn() -> None:
     ends: list[Any] = []
     turns = ProduceTurns(ends.append)
-    assert not any(turns.is_shared() for _ in range(ProduceTurns.AT_ONCE))
-    assert turns.is_shared()
+    replica = Mock()
+    queue = ProduceQueue(turns, replica)
+    alone = ProduceRequested(request_id=1, record_count=1, acks=1, deadline_ms=0, producer=None)
+    assert not any(queue.takes(alone, 100) for _ in range(ProduceTurns.AT_ONCE))
+    assert queue.takes(alone, 100)
 
-    class Queue:
-        def flush(self) -> None:
-            return
-
-    first, second = Queue(), Queue()
-    for queue in (first, first, second):
-        turns.added_to(queue)  # type: ignore[arg-type]
+    first, second = ProduceQueue(turns, replica), queue
+    for waiting in (first, second):
+        turns.added_to(waiting)
     (end,) = ends
     end()
-    assert turns.is_shared(), "two were for one partition"
-    for queue in (first, second):
-        turns.added_to(queue)  # type: ignore[arg-type]
+    assert queue.takes(alone, 100), "two were for one partition"
+    turns.added_to(first)
     ends[1]()
-    assert not turns.is_shared()
+    assert not queue.takes(alone, 100)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -114,10 +114,10 @@ ProducedTopic: TypeAlias = tuple[
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
     """Decode a Produce request, which must fill `body`. Raises Malformed."""
-    usual = usual_produce(version, body)
+    # Any, because the codec creates plain strings and bytes; names and ids are subtypes only for the type checker.
+    usual: Any = usual_produce(version, body)
     if usual is not None:
-        # Any, because the codec creates plain strings and bytes; names and ids are subtypes only for the type checker.
-        return ProduceRequest(*cast("Any", usual))
+        return ProduceRequest(*usual)
     return all_steps(decode_produce_steps(version, body))
 
 
@@ -264,7 +264,9 @@ def encode_produce_response(
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> ByteBuffer:
     """Encode a Produce response. `endpoints` are the addresses of the leaders that the partitions name."""
-    usual = usual_produced(version, cast("Any", topics), throttle_ms) if not endpoints else None
+    # Any, because the codec takes lists of plain tuples, and leaves every other sequence to the code below.
+    produced: Any = topics
+    usual = usual_produced(version, produced, throttle_ms) if not endpoints else None
     if usual is not None:
         return usual
     steps = encode_produce_steps(version, topics, throttle_ms=throttle_ms, endpoints=endpoints)

@@ -48,6 +48,7 @@ class Isr:
         "committed",
         "eligible",
         "is_recovering",
+        "is_under_min",
         "leader_epoch",
         "maximal",
         "min_isr",
@@ -63,15 +64,12 @@ class Isr:
         """The ELR: replicas that may be elected if no member of the ISR can."""
         self.is_recovering = view.is_recovering
         self.min_isr = effective_min_isr(view)
+        self.is_under_min = len(self.committed) < self.min_isr
         self._pending: _Pending | None = None
 
     @property
     def is_pending(self) -> bool:
         return self._pending is not None
-
-    @property
-    def is_under_min(self) -> bool:
-        return len(self.committed) < self.min_isr
 
     def adopt(self, view: PartitionChanged) -> None:
         """Apply the metadata image's state of this leader epoch. A higher partition epoch ends the pending change."""
@@ -83,6 +81,7 @@ class Isr:
             self.eligible = members(view.elr)
             self.is_recovering = view.is_recovering
             self._pending = None
+        self.is_under_min = len(self.committed) < self.min_isr
 
     def propose(
         self,

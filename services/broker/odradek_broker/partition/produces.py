@@ -107,6 +107,7 @@ class ProducerSequences(Protocol):
 
 
 _ALL: Final = -1
+_NONE: Final = ErrorCode.NONE
 
 
 class Produces:
@@ -144,6 +145,9 @@ class Produces:
         effects: list[Effect] = []
         accepted: list[ProduceRequested] = []
         for event in events:
+            if event.producer is None and event.acks == 1 and event.expected_leader_epoch < 0:
+                accepted.append(event)  # nothing about it is to be judged
+                continue
             refused = self._judge(event, is_under_min_isr, is_transactional=False)
             if refused is None:
                 accepted.append(event)
@@ -192,12 +196,28 @@ class Produces:
         events, log = self._appending, self._log
         assert events, "an append that was not asked for"
         start = at = log.log_end
+        epoch = self._leader_epoch
         self._appending = ()
         log.appended(end_offset)
         effects: list[Effect] = []
         for event in events:
             base_offset, at = at, Offset(at + event.record_count)
-            effects.extend(self._respond_or_wait(event, base_offset, at))
+            if event.acks == _ALL:
+                self._waiters.add(
+                    event.request_id,
+                    base_offset=base_offset,
+                    end_offset=at,
+                    deadline_ms=event.deadline_ms,
+                )
+            else:
+                effects.append(
+                    RespondToProduce(
+                        request_id=event.request_id,
+                        error_code=_NONE,
+                        base_offset=base_offset,
+                        leader_epoch=epoch,
+                    )
+                )
         assert at == end_offset, f"{events} from {start} to {end_offset}"
         return effects
 

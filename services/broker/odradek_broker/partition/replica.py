@@ -71,6 +71,9 @@ class ReadBound(Struct, frozen=True, gc=False):
     leader_epoch: LeaderEpoch
 
 
+_SERVING: Final = (Role.LEADER, Role.FOLLOWER)
+
+
 class Replica:
     """One replica of a partition. It is not thread-safe. Its methods never wait, and `step` does no work per
     record.
@@ -90,6 +93,7 @@ class Replica:
         "_producers",
         "_settings",
         "_view",
+        "leader_epoch",
         "partition",
         "role",
     )
@@ -110,6 +114,7 @@ class Replica:
         """
         self.partition = partition
         self.role = Role.IDLE
+        self.leader_epoch = NO_LEADER_EPOCH  # that of `_view`
         self._broker_id = broker_id
         self._log = LogPositions.at_open(log)
         self._view: PartitionChanged | None = None
@@ -141,7 +146,7 @@ class Replica:
             return ()
         self._brokers = _updated(self._brokers, view.brokers)
         if self.role is Role.FAILED:
-            self._view = view
+            self._view, self.leader_epoch = view, view.leader_epoch
             return ()
         if view.leader_epoch > self.leader_epoch and self._log.cutting_to is not None:
             self._parked = view
@@ -154,7 +159,7 @@ class Replica:
         self._log.is_fsync = view.is_fsync
         self._log.unsynced_max = 1 if view.is_fsync else view.flush_messages
         self._log.flush_ms = view.flush_ms
-        previous, self._view = self._view, view
+        previous, self._view, self.leader_epoch = self._view, view, view.leader_epoch
         if not is_new_epoch:
             assert previous is None or previous.leader == view.leader, f"{previous} then {view}"
             return self._adopt_within_epoch(view, now_ms)
@@ -395,10 +400,6 @@ class Replica:
         return self._view.leader if self._view is not None else NO_BROKER
 
     @property
-    def leader_epoch(self) -> LeaderEpoch:
-        return self._view.leader_epoch if self._view is not None else NO_LEADER_EPOCH
-
-    @property
     def partition_epoch(self) -> PartitionEpoch:
         return self._view.partition_epoch if self._view is not None else PartitionEpoch(-1)
 
@@ -451,7 +452,7 @@ class Replica:
         be sent if the lease was ended (0), nor while the leader is alone in the ISR and no other broker has confirmed
         anything: otherwise a broker whose id another process has taken over could respond for ever.
         """
-        if self.role not in (Role.LEADER, Role.FOLLOWER) or leader_epoch != self.leader_epoch:
+        if leader_epoch != self.leader_epoch or self.role not in _SERVING:
             return False
         if now_ms < lease_until_ms:
             return True

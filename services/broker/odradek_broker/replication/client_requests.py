@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -35,6 +35,7 @@ QUEUED_MAX: Final = 64
 QUEUED_BYTES_MAX: Final = 16 << 10
 """Larger produces do not wait for others, because copying them into one append costs more than it saves."""
 _EMPTY: Final = bytearray()
+_NONE: Final = ErrorCode.NONE
 _log = event_log(__name__)
 
 
@@ -73,14 +74,17 @@ class Produce(Struct, gc=False):
         """Write offsets, leader epoch and time into the batches, and return the buffer, which belongs to the log from
         now on.
         """
+        buffer, self.buffer = self.buffer, _EMPTY
+        if len(self.batches.positions) == 1 and self.log_append_time_ms < 0:
+            stamp(buffer, 0, base_offset, leader_epoch)
+            return buffer
         stamp_batches(
-            self.buffer,
+            buffer,
             self.batches,
             base_offset=base_offset,
             leader_epoch=leader_epoch,
             log_append_time_ms=self.log_append_time_ms,
         )
-        buffer, self.buffer = self.buffer, _EMPTY
         return buffer
 
 
@@ -93,22 +97,14 @@ class ProduceTurns:
 
     AT_ONCE: ClassVar[int] = 128
 
-    __slots__ = ("_at_once", "_call_soon", "_count", "_queues")
+    __slots__ = ("_call_soon", "_count", "_queues", "at_once")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._queues: dict[ProduceQueue, None] = {}
         self._count = 0
-        self._at_once = self.AT_ONCE
-
-    def is_shared(self) -> bool:
-        """Return whether the next produce should wait for the end of this turn. One that should not is counted
-        against `AT_ONCE`.
-        """
-        if not self._at_once:
-            return True
-        self._at_once -= 1
-        return False
+        self.at_once = self.AT_ONCE
+        """How many of the next produces should not wait for the end of their turn."""
 
     def added_to(self, queue: ProduceQueue) -> None:
         """Count a produce that was added to `queue`, which is flushed at the end of this turn."""
@@ -120,7 +116,7 @@ class ProduceTurns:
     def _end(self) -> None:
         queues, self._queues = self._queues, {}
         if self._count == len(queues):
-            self._at_once = self.AT_ONCE
+            self.at_once = self.AT_ONCE
         self._count = 0
         for queue in queues:
             queue.flush()
@@ -157,8 +153,11 @@ class ProduceQueue:
             or request.acks == 0
             or size_bytes > QUEUED_BYTES_MAX
             or request.expected_leader_epoch != NO_LEADER_EPOCH
-            or not self._turns.is_shared()
         ):
+            return False
+        turns = self._turns
+        if turns.at_once:
+            turns.at_once -= 1
             return False
         producer = request.producer
         if len(self.requests) == QUEUED_MAX or (
@@ -166,7 +165,7 @@ class ProduceQueue:
         ):
             self.flush()
         self.requests.append(request)
-        self._turns.added_to(self)
+        turns.added_to(self)
         return True
 
     def _producer_ids(self) -> list[ProducerId]:
@@ -205,15 +204,14 @@ class ClientRequests:
     ) -> int:
         """Register a produce request, and return its request id. `respond_to_produce` removes it."""
         buffer: bytearray | memoryview
-        if isinstance(records, bytearray) or (
-            isinstance(records, memoryview) and not records.readonly
-        ):
+        if isinstance(records, bytearray) or (type(records) is memoryview and not records.readonly):
             buffer = records
         else:
             # This is the only copy. It is needed because the caller still owns a read-only buffer, which must not be
             # changed.
             buffer = bytearray(records)
-        request_id = self._number()
+        request_id = self._next_id
+        self._next_id += 1
         self._produces[request_id] = Produce(
             buffer, batches, on_done, perf_counter(), log_append_time_ms
         )
@@ -221,13 +219,15 @@ class ClientRequests:
 
     def add_delete(self, on_done: OnDeleted) -> int:
         """Register a DeleteRecords request, and return its request id. `respond_to_delete` removes it."""
-        request_id = self._number()
+        request_id = self._next_id
+        self._next_id += 1
         self._deletes[request_id] = on_done
         return request_id
 
     def batches_of(self, effect: fx.Append) -> tuple[bytes | bytearray | memoryview, int, int]:
         """Return the stamped batches of the requests that an append names, and their numbers of records and batches."""
-        produce = self._produces[cast("int", effect.request_id)]
+        first_id: Any = effect.request_id  # an int: the effect is an append of requests
+        produce = self._produces[first_id]
         data: bytes | bytearray | memoryview = produce.stamped(
             effect.base_offset, effect.leader_epoch
         )
@@ -252,7 +252,7 @@ class ClientRequests:
         produce = self._produces.pop(effect.request_id, None)
         if produce is None:
             return
-        has_succeeded = effect.error_code is ErrorCode.NONE
+        has_succeeded = effect.error_code is _NONE
         self._counters.produce_errors += not has_succeeded
         self._counters.produce_latencies.observe(perf_counter() - produce.began_s)
         outcome = ProduceOutcome(
@@ -273,11 +273,6 @@ class ClientRequests:
         self._deletes.pop(effect.request_id)(
             OffsetOutcome(effect.error_code, effect.low_watermark, leader_epoch=effect.leader_epoch)
         )
-
-    def _number(self) -> int:
-        number = self._next_id
-        self._next_id += 1
-        return number
 
 
 def stamp_batches(

@@ -59,6 +59,7 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 _ACKS_ALL: Final = -1
 _PRODUCE_ACKS: Final = frozenset({_ACKS_ALL, 0, 1})
+_NONE: Final = ErrorCode.NONE
 _NOT_LEADER: Final = OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 # With these errors the replica can be read, but the requested offset is wrong.
 _READABLE: Final = frozenset(
@@ -434,7 +435,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
 
     def gate_produce(self, outcome: ProduceOutcome, *, acks: int) -> ProduceOutcome:
         """Return the outcome of a produce with these `acks` if it may still be sent, else NOT_LEADER_OR_FOLLOWER."""
-        if outcome.error is not ErrorCode.NONE or self.may_respond(
+        if outcome.error is not _NONE or self.may_respond(
             outcome.leader_epoch,
             is_replicated=acks == _ACKS_ALL and self._rules.acks_all_without_controller,
         ):

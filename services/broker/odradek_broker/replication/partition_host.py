@@ -62,6 +62,8 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log
 
+_STORAGE_ERROR: Final = ErrorCode.KAFKA_STORAGE_ERROR
+_LOG_APPEND_TIME: Final = TimestampKind.LOG_APPEND_TIME
 _NO_STREAMS: Final[
     dict[ev.FollowerSession, Any]
 ] = {}  # shared by all hosts that send to no follower
@@ -280,7 +282,7 @@ class PartitionHost:
         if self.is_removed:
             on_done(ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        is_by_broker = self.log.config.timestamp_kind is TimestampKind.LOG_APPEND_TIME
+        is_by_broker = self.log.config.timestamp_kind is _LOG_APPEND_TIME
         time_ms = self._clock.wall_ms() if is_by_broker else -1
         request_id = self._requests.add_produce(
             records, checked, on_done, log_append_time_ms=time_ms
@@ -289,7 +291,7 @@ class PartitionHost:
             request_id=request_id,
             record_count=checked.record_count,
             acks=acks,
-            deadline_ms=self._clock.boottime_ms() + timeout_ms,
+            deadline_ms=self._clock.boottime_ms() + timeout_ms if acks == -1 else 0,
             producer=checked.producer,
             expected_leader_epoch=expected_leader_epoch,
         )
@@ -414,17 +416,18 @@ class PartitionHost:
 
     def _append(self, effect: fx.Append) -> None:
         counters = self._shared.counters
+        now_ms = self._clock.boottime_ms()
         try:
             if effect.request_id is None:
                 if effect.base_offset < self.log.log_end_offset:
                     # The log is empty and this is rare, so blocking on the disk is acceptable.
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)
-                info = self.log.append(self._received, now_ms=self._clock.boottime_ms())
+                info = self.log.append(self._received, now_ms=now_ms)
                 counters.replication_bytes_in += info.size_bytes
             else:
                 data, records, batches = self._requests.batches_of(effect)
-                info = self.log.append(data, now_ms=self._clock.boottime_ms())
+                info = self.log.append(data, now_ms=now_ms)
                 counters.append_bytes += info.size_bytes
                 counters.append_records += records
                 counters.append_batches += batches
@@ -432,8 +435,7 @@ class PartitionHost:
             self._append_failed(failure)
             return
         self._visible.appended(info.end_offset, info.size_bytes)
-        appended = ev.Appended(end_offset=info.end_offset)
-        self._do(self.replica.step(appended, self._clock.boottime_ms()))
+        self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), now_ms))
         for stream in self._push_to.values():
             stream.mark_due(self)
 
@@ -530,12 +532,9 @@ class PartitionHost:
         self._shared.propose_isr(self, effect)
 
     def _respond_to_produce(self, effect: fx.RespondToProduce) -> None:
-        is_storage_error = effect.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        self._requests.respond_to_produce(
-            effect,
-            log_start_offset=self.log.log_start_offset,
-            message=self._shared.storage_problem if is_storage_error else "",
-        )
+        message = self._shared.storage_problem if effect.error_code is _STORAGE_ERROR else ""
+        log_start = self.log.log_start_offset
+        self._requests.respond_to_produce(effect, log_start_offset=log_start, message=message)
 
     def _respond_to_delete(self, effect: fx.RespondToDelete) -> None:
         self._requests.respond_to_delete(effect)
