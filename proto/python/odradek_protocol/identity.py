@@ -7,8 +7,9 @@ of a random UUID (KIP-516): a topic created again under an old name has a new id
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Final, NewType
+
+from msgspec import Struct
 
 TopicName = NewType("TopicName", str)
 TOPIC_NAME_BYTES_MAX: Final = 249  # the name of a partition's directory contains it, with a suffix
@@ -40,8 +41,7 @@ NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicIdPartition:
+class TopicIdPartition(Struct, frozen=True, gc=False):
     """A partition by the id of its topic, as internal messages, checkpoints and caches name it."""
 
     topic_id: TopicId
@@ -51,8 +51,7 @@ class TopicIdPartition:
         return f"{topic_id_text(self.topic_id)}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPartition:
+class TopicPartition(Struct, frozen=True, gc=False):
     """A partition by the name of its topic, as people and older protocol versions name it."""
 
     topic: TopicName

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.replication.local_partitions import LocalPartitions
@@ -59,6 +60,7 @@ class Placement:
         return PartitionIndex(absolute_java_hash(name) % len(topic.partitions))
 
 
+@lru_cache(maxsize=4096)  # a group commits again and again
 def absolute_java_hash(text: str) -> int:
     """Return the absolute value of Java's `String.hashCode()`, by which Kafka distributes names to partitions.
 

@@ -116,7 +116,7 @@ class TurnWrites:
 
 
 def _size_bytes(records: list[EncodedRecord]) -> int:
-    return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records)
+    return sum([len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records])
 
 
 def _build_run(run: _Run, now_wall_ms: int, buffer: bytearray) -> None:

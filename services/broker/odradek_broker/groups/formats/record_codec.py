@@ -62,6 +62,7 @@ from odradek_protocol.primitives import (
     write_string,
     write_tagged_fields,
 )
+from odradek_protocol.records.codec import usual_encoding
 
 T = TypeVar("T")
 OFFSET_COMMIT_KEYS: Final = (0, 1)
@@ -81,11 +82,7 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
     """Return the key and value of a record. The value of a deletion is None."""
     match record:
         case OffsetCommitRecord():
-            key = bytearray(INT16.pack(1))
-            write_string(key, record.group_id)
-            write_string(key, record.partition.topic)
-            key += INT32.pack(record.partition.partition)
-            return bytes(key), _maybe(_offset_value, record.committed)
+            return _offset_key(record), _maybe(_offset_value, record.committed)
         case ClassicGroupRecord():
             return _key(CLASSIC_GROUP_KEY, record.group_id), _maybe(_classic_value, record.state)
         case GroupEpochRecord():
@@ -165,6 +162,18 @@ def _maybe(write: Callable[[T], bytearray], value: T | None) -> bytes | None:
     return None if value is None else bytes(write(value))
 
 
+def _offset_key(record: OffsetCommitRecord) -> bytes:
+    topic, partition = record.partition.topic, record.partition.partition
+    usual = usual_encoding(b"hssi", (1, record.group_id, topic, partition))
+    if usual is not None:
+        return usual
+    key = bytearray(INT16.pack(1))
+    write_string(key, record.group_id)
+    write_string(key, topic)
+    key += INT32.pack(partition)
+    return bytes(key)
+
+
 def _offset_value(committed: CommittedOffset) -> bytearray:
     # Only version 1 has an expiry timestamp.
     if committed.expire_timestamp_ms >= 0:
@@ -172,10 +181,21 @@ def _offset_value(committed: CommittedOffset) -> bytearray:
         write_string(out, committed.metadata)
         out += INT64.pack(committed.commit_timestamp_ms)
         return out + INT64.pack(committed.expire_timestamp_ms)
-    out = bytearray(INT16.pack(_OFFSET_COMMIT_VERSION))
-    out += INT64.pack(committed.offset) + INT32.pack(committed.leader_epoch)
-    write_compact_string(out, committed.metadata)
-    out += INT64.pack(committed.commit_timestamp_ms)
+    fields = (
+        _OFFSET_COMMIT_VERSION,
+        committed.offset,
+        committed.leader_epoch,
+        committed.metadata,
+        committed.commit_timestamp_ms,
+    )
+    usual = usual_encoding(b"hqiCq", fields)
+    if usual is not None:
+        out = bytearray(usual)
+    else:
+        out = bytearray(INT16.pack(_OFFSET_COMMIT_VERSION))
+        out += INT64.pack(committed.offset) + INT32.pack(committed.leader_epoch)
+        write_compact_string(out, committed.metadata)
+        out += INT64.pack(committed.commit_timestamp_ms)
     has_id = committed.topic_id != NO_TOPIC_ID
     write_tagged_fields(out, {_TOPIC_ID_TAG: committed.topic_id} if has_id else None)
     return out
