@@ -104,7 +104,7 @@ class LocalPartitions:
             while True:
                 if waiter is not None:
                     waiter.mark()
-                outcomes = await _read_all(
+                outcomes, is_of_one_moment = await _read_all(
                     wants,
                     bytes_max,
                     read_committed,
@@ -116,7 +116,6 @@ class LocalPartitions:
                 if remaining_ms <= 0 or _is_worth_responding(outcomes, bytes_min):
                     return outcomes
                 if waiter is None:
-                    # Records that were appended after the first read would be missed, so read again.
                     waiter = FetchWaiter(
                         [
                             want.partition.host
@@ -125,7 +124,9 @@ class LocalPartitions:
                         ],
                         is_committed_only=read_committed,
                     )
-                    continue
+                    if not is_of_one_moment:
+                        # Records that were appended since a partition was read would be missed, so read again.
+                        continue
                 missing_bytes = bytes_min - sum(outcome.size_bytes for outcome in outcomes)
                 await waiter.wait(bytes_missing=missing_bytes, timeout_s=remaining_ms / 1000)
         finally:
@@ -173,12 +174,15 @@ async def _read_all(
     client_rack: str,
     may_send_files: bool,
     pace: Pace | None,
-) -> list[ReadOutcome]:
+) -> tuple[list[ReadOutcome], bool]:
+    """Return the outcomes, and whether no other work ran between the first read and the last."""
     outcomes: list[ReadOutcome] = []
     remaining_bytes = bytes_max
     has_records = False
+    is_of_one_moment = True
     for want in wants:
         if pace is not None and pace.is_due:
+            is_of_one_moment = False
             await pace.turn()
         partition = want.partition
         if isinstance(partition, ErrorCode):
@@ -197,11 +201,15 @@ async def _read_all(
             at_least_one_batch=not has_records,
             may_send_files=may_send_files,
         )
-        outcome = result if isinstance(result, ReadOutcome) else await result
+        if isinstance(result, ReadOutcome):
+            outcome = result
+        else:
+            is_of_one_moment = False
+            outcome = await result
         remaining_bytes -= outcome.size_bytes
         has_records = has_records or outcome.size_bytes > 0
         outcomes.append(outcome)
-    return outcomes
+    return outcomes, is_of_one_moment
 
 
 def _is_worth_responding(outcomes: Sequence[ReadOutcome], bytes_min: int) -> bool:
@@ -228,7 +236,7 @@ class FetchWaiter:
         "_has_role_changed",
         "_hosts",
         "_is_committed_only",
-        "_moved",
+        "_over",
         "_roles",
         "_visible",
     )
@@ -236,7 +244,7 @@ class FetchWaiter:
     def __init__(self, hosts: Sequence[PartitionHost], *, is_committed_only: bool) -> None:
         self._hosts = hosts
         self._is_committed_only = is_committed_only
-        self._moved = asyncio.Event()
+        self._over: asyncio.Future[None] | None = None  # what `wait` waits for
         self._bytes_missing = 0
         self.mark()
         for host in hosts:
@@ -256,8 +264,8 @@ class FetchWaiter:
         self._visible[host] = visible
         if self._roles[host] != _role(host):
             self._has_role_changed = True
-        if self._is_over:
-            self._moved.set()
+        if self._over is not None and self._is_over:
+            _end(self._over)
 
     def _visible_bytes(self, host: PartitionHost) -> int:
         return host.stable_bytes if self._is_committed_only else host.visible_bytes
@@ -267,12 +275,15 @@ class FetchWaiter:
         self._bytes_missing = bytes_missing
         if self._is_over:
             return
-        self._moved.clear()
+        # A future and a timer cost a third of an Event and asyncio.timeout, and thousands of fetches wait.
+        loop = asyncio.get_running_loop()
+        over = self._over = loop.create_future()
+        timer = loop.call_later(timeout_s, _end, over)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._moved.wait()
-        except TimeoutError:
-            return
+            await over
+        finally:
+            timer.cancel()
+            self._over = None
 
     def close(self) -> None:
         """Stop watching the partitions."""
@@ -282,6 +293,11 @@ class FetchWaiter:
     @property
     def _is_over(self) -> bool:
         return self._has_role_changed or self._bytes_came >= self._bytes_missing
+
+
+def _end(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 def _role(host: PartitionHost) -> tuple[Role, int]:
