@@ -57,6 +57,10 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import CertificateExpiry, TlsFiles
 
 _WARM_UP_PAUSE_S: Final = 0.1
+GARBAGE_OBJECTS_MIN: Final = 10_000
+"""How many more objects there must be before the garbage collector looks. With Python's 700, the requests in progress
+are enough, and it found nothing 29 times in 1,000 commits.
+"""
 _SERVER_GRACE_S: Final = 0.05
 _log = event_log(__name__)
 
@@ -262,6 +266,7 @@ class BrokerProcess:
         gc.collect()
         # Objects that exist now live until the process ends: the collector need not scan them again.
         gc.freeze()
+        gc.set_threshold(GARBAGE_OBJECTS_MIN)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
 
