@@ -34,7 +34,9 @@ BYTES: Final = {
 }
 """The bytes that a run produces and consumes, by nodes and record size, at scale 1."""
 STARTS: Final = 3
-_PARTS: Final = ["start", "throughput", "paced", "memory", "requests", "transactions"]
+_PARTS: Final = [
+    *("start", "throughput", "paced", "memory", "requests", "transactions", "processes"),
+]
 
 
 def main() -> int:
@@ -104,6 +106,10 @@ def _compare(options: argparse.Namespace, jars: Path, nodes: int, tell: Any) -> 
             if "requests" in options.only:
                 program = compiled(Path(data).resolve())
                 rows += both.requests(options.request_seconds, program)
+            if "processes" in options.only and nodes == 1:
+                directory = Path(data).resolve()
+                program = compiled(directory)
+                rows += both.processes(options.request_seconds, program, directory / "two")
             if "throughput" in options.only:
                 for size in options.sizes:
                     records = int(BYTES[nodes][size] * options.scale) // size
@@ -121,7 +127,8 @@ def _steps(options: argparse.Namespace) -> int:
         steps += (options.pairs + 1) * ("paced" in options.only) + ("memory" in options.only)
         steps += (options.pairs + 1) * ("transactions" in options.only)
         steps += 2 * (options.pairs + 1) * len(options.sizes) * ("throughput" in options.only)
-        steps += (8 if nodes == 1 else 1) * (options.pairs + 1) * ("requests" in options.only)
+        steps += (9 if nodes == 1 else 1) * (options.pairs + 1) * ("requests" in options.only)
+        steps += (options.pairs + 1) * ("processes" in options.only and nodes == 1)
     return steps
 
 

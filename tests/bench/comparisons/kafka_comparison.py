@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.bench.comparisons.kafka_cluster import KafkaCluster
 from tests.bench.comparisons.kafka_requests import (
+    CONSUMERS,
     GROUPS,
     MEMBERS,
     TOPICS,
@@ -218,6 +219,7 @@ class Comparison:
                 f"heartbeat, {MEMBERS} members": Requests.heartbeat,
                 f"metadata of {TOPICS} topics": Requests.metadata,
                 "open, ask versions, close": Requests.connect,
+                f"fan-out to {CONSUMERS} consumers": Requests.fan_out,
             }
         rows: list[Row] = []
         for name, prepare in cases.items():
@@ -246,6 +248,34 @@ class Comparison:
                 )
             )
         return rows
+
+    def processes(self, seconds: float, program: Path, directory: Path) -> list[Row]:
+        """Measure produces of one record at 64 connections with one broker, with two brokers of one host as
+        `odradek broker --processes 2` runs them, and with one broker of Kafka, in turn.
+        """
+        rates: dict[str, list[float]] = {"odradek": [], "odradek-two": [], "kafka": []}
+        with OdradekCluster(directory, nodes=2, name="odradek-two") as two:
+            two.start()
+            run_client("first", two.bootstrap, "first", acks="1")
+            frames: dict[str, Load] = {}
+            for side in (*self.sides, two):
+                requests = Requests(side, nodes=1)
+                requests.prepare()
+                frames[side.name] = requests.produce(64)
+            for pair in range(-1, self._pairs):
+                sides = [*self.sides, two] if pair % 2 else [two, *self.sides[::-1]]
+                result = {
+                    side.name: measured(program, side, frames[side.name], seconds) for side in sides
+                }
+                self._tell({"measure": "processes", "pair": pair} | result)
+                for name, figures in result.items() if pair >= 0 else ():
+                    rates[name].append(figures["rate"])
+        ours = list(zip(rates["odradek-two"], rates["odradek"], strict=True))
+        theirs = list(zip(rates["odradek-two"], rates["kafka"], strict=True))
+        return [
+            throughput_row("two brokers of a host / one, produce, 64 connections", ours),
+            throughput_row("two brokers of a host / one of Kafka, the same", theirs),
+        ]
 
     def memory(self) -> Row:
         """Measure resident memory after the load.

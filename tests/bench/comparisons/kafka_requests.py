@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -38,17 +39,34 @@ RECORD_BYTES: Final = 100
 GROUPS: Final = 32
 MEMBERS: Final = 1000
 TOPICS: Final = 1000
+CONSUMERS: Final = 64
 ATTEMPTS_MAX: Final = 200
 _CLIENT: Final = b"bench"
 Cluster = KafkaCluster | OdradekCluster
 
 
 class Load(NamedTuple):
-    """The frame that each connection sends, and the position of an error code in the response."""
+    """The frame that each connection sends, and the position of an error code in the response.
+
+    If `goes_on` is set, a request goes on where the response of the one before it ended: eight bytes are copied from
+    the first position in the response to the second in the frame. The requests of `feeder`, one more connection with a
+    position of its own, do not count.
+    """
 
     frames: Sequence[tuple[int, bytes]]  # port and frame
     error_at: int
     reopens: bool = False
+    goes_on: tuple[int, int] = (-1, -1)
+    feeder: tuple[int, bytes, int] | None = None
+
+    def lines(self) -> str:
+        """Return the input of the client."""
+        end = f"{self.error_at} {self.goes_on[0]} {self.goes_on[1]}"
+        lines = [f"{port} {int(self.reopens)} {end} {frame.hex()}" for port, frame in self.frames]
+        if self.feeder is not None:
+            port, frame, error_at = self.feeder
+            lines.append(f"{port} 2 {error_at} -1 -1 {frame.hex()}")
+        return "\n".join([*lines, ""])
 
 
 def compiled(directory: Path) -> Path:
@@ -63,14 +81,13 @@ def compiled(directory: Path) -> Path:
 
 def measured(program: Path, side: Cluster, load: Load, seconds: float) -> dict[str, Any]:
     """Run a load against one side; the brokers' CPU time is counted after the warm-up."""
-    lines = "".join(f"{port} {int(load.reopens)} {frame.hex()}\n" for port, frame in load.frames)
-    command = [str(program), str(seconds), str(load.error_at)]
+    command = [str(program), str(seconds)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(lines)
+        process.stdin.write(load.lines())
         process.stdin.close()
         assert process.stdout.readline() == "warm\n", "the load ended early"
         before_s = cpu_s(side.broker_pids)
@@ -88,6 +105,7 @@ class Requests:
     def __init__(self, side: Cluster, *, nodes: int) -> None:
         self._side = side
         self._nodes = nodes
+        self._fanned_out = 0
         self._ports = [int(address.rpartition(":")[2]) for address in side.bootstrap.split(",")]
 
     def prepare(self) -> None:
@@ -99,18 +117,36 @@ class Requests:
 
     def produce(self, connections: int) -> Load:
         """Return a load that writes one record in each request, with acks=1, or with acks=all to three nodes."""
-        builder = BatchBuilder()
-        builder.append(None, bytes(RECORD_BYTES), None, int(time.time() * 1000))
-        leaders = self._leaders()
-        batch = bytes(builder.build())
+        leaders = self._leaders(TOPIC)
         frames = []
         for number in range(connections):
             index = number % PARTITIONS
-            partition = struct.pack(">ii", index, len(batch)) + batch
-            body = struct.pack(">hhii", -1, 1 if self._nodes == 1 else -1, 30_000, 1)
-            body += _string(TOPIC) + struct.pack(">i", 1) + partition
-            frames.append((leaders[index], _frame(ApiKey.PRODUCE, 7, body)))
-        return Load(frames, 4 + 4 + len(_string(TOPIC)) + 4 + 4)
+            frames.append((leaders[index], self._produce_frame(TOPIC, index)))
+        return Load(frames, _produce_error_at(TOPIC))
+
+    def _produce_frame(self, topic: str, index: int) -> bytes:
+        builder = BatchBuilder()
+        builder.append(None, bytes(RECORD_BYTES), None, int(time.time() * 1000))
+        batch = bytes(builder.build())
+        body = struct.pack(">hhii", -1, 1 if self._nodes == 1 else -1, 30_000, 1)
+        body += _string(topic) + struct.pack(">iii", 1, index, len(batch)) + batch
+        return _frame(ApiKey.PRODUCE, 7, body)
+
+    def fan_out(self) -> Load:
+        """Return a load of consumers that all wait for the records of one partition, which one producer writes one by
+        one, each after the response to the one before it.
+        """
+        self._fanned_out += 1
+        topic = f"fanned-out-{self._fanned_out}"
+        self._create([(topic, 1)])
+        (port,) = self._leaders(topic).values()
+        head = struct.pack(">iiiibi", -1, 500, 1, 1 << 20, 0, 1) + _string(topic)
+        body = head + struct.pack(">iiqi", 1, 0, 0, 1 << 20)
+        frame = _frame(ApiKey.FETCH, 4, body)
+        error_at = 4 + 4 + 4 + len(_string(topic)) + 4 + 4
+        goes_on = (error_at + 2, len(frame) - 4 - 4 - 8)
+        feeder = port, self._produce_frame(topic, 0), _produce_error_at(topic)
+        return Load([(port, frame)] * CONSUMERS, error_at, goes_on=goes_on, feeder=feeder)
 
     def commit(self) -> Load:
         """Return a load of commits, each connection for a group without members."""
@@ -171,12 +207,16 @@ class Requests:
             request_timeout=30,
         )
         for result in created.values():
-            result.result(30)
+            try:
+                result.result(30)
+            except KafkaException as error:  # an earlier part of the benchmark has made it
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
 
-    def _leaders(self) -> dict[int, int]:
-        metadata = AdminClient({"bootstrap.servers": self._side.bootstrap}).list_topics(TOPIC)
+    def _leaders(self, topic: str) -> dict[int, int]:
+        metadata = AdminClient({"bootstrap.servers": self._side.bootstrap}).list_topics(topic)
         ports = {broker.id: broker.port for broker in metadata.brokers.values()}
-        partitions = metadata.topics[TOPIC].partitions
+        partitions = metadata.topics[topic].partitions
         return {index: ports[partition.leader] for index, partition in partitions.items()}
 
     def _until_done(self, request: tuple[int, bytes], error_at: int) -> None:
@@ -255,6 +295,10 @@ def _frame(key: ApiKey, version: int, body: bytes) -> bytes:
     is_flexible = version >= SUPPORTED[key].flexible
     head = struct.pack(">hhih", key, version, 1, len(_CLIENT)) + _CLIENT + b"\0" * is_flexible
     return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def _produce_error_at(topic: str) -> int:
+    return 4 + 4 + len(_string(topic)) + 4 + 4
 
 
 def _string(text: str) -> bytes:

@@ -12,9 +12,8 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 class OdradekCluster:
     """A cluster of Odradek with the interface of KafkaCluster."""
 
-    name: Final = "odradek"
-
-    def __init__(self, directory: Path, *, nodes: int) -> None:
+    def __init__(self, directory: Path, *, nodes: int, name: str = "odradek") -> None:
+        self.name: Final = name
         settings = (f"min.insync.replicas={min(nodes, 2)}",)
         self._cluster = EmbeddedCluster(
             ClusterPlan(brokers=nodes, controllers=1, data_dir=directory, settings=settings)

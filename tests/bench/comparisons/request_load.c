@@ -1,11 +1,14 @@
 /* A load of single requests over many connections, which costs the machine as little as a client can.
  *
- *     request_load SECONDS ERROR_AT < connections
+ *     request_load SECONDS < connections
  *
- * Each line of the input is one connection: the port on 127.0.0.1, 1 if it is closed and opened again after each
- * response, and one frame of the Kafka protocol in hexadecimal. Every connection sends its frame, waits for the
- * response, and sends it again. ERROR_AT is the offset in a response, counted after its size, of an error code that
- * must be 0; -1: none is looked at. The first fifth of the time warms up and does not count.
+ * Each line of the input is one connection. Its fields are the port on 127.0.0.1, what becomes of the connection after
+ * a response (0: nothing; 1: it is closed and opened again; 2: nothing, and its requests do not count), three offsets,
+ * and one frame of the Kafka protocol in hexadecimal. Every connection sends its frame, waits for the response, and
+ * sends it again. The first offset is that of an error code in the response, counted after its size, which must be 0;
+ * -1: none is looked at. If the second is not -1, eight bytes there in the response are copied to the third in the
+ * frame, counted after its size: a fetch goes on at the high watermark. The first fifth of the time warms up and does
+ * not count.
  *
  * The output is one JSON object: requests, their rate, quantiles of the time to the response, responses with an error
  * code, and the CPU time that the client took for a request.
@@ -25,10 +28,11 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { PLAIN, REOPENED, UNCOUNTED };
 enum { CONNECTIONS_MAX = 4096, HEAD_BYTES = 512, BUCKET_NS = 10000, BUCKETS = 1000000 };
 
 struct connection {
-    int fd, port, reopens, error_code;
+    int fd, port, kind, error_at, copied_from, copied_to, error_code;
     unsigned char *frame;
     size_t frame_bytes, sent_bytes, received_bytes, response_bytes;
     unsigned char head[HEAD_BYTES];
@@ -84,7 +88,7 @@ static void begin(struct connection *c)
 {
     c->began_ns = now_ns();
     c->sent_bytes = c->received_bytes = c->response_bytes = 0;
-    if (c->reopens) {
+    if (c->kind == REOPENED) {
         if (c->fd >= 0)
             close(c->fd);
         open_connection(c);
@@ -93,7 +97,7 @@ static void begin(struct connection *c)
 }
 
 /* Return whether the response is complete. */
-static int receive(struct connection *c, int error_at)
+static int receive(struct connection *c)
 {
     for (;;) {
         ssize_t n = read(c->fd, scratch, sizeof scratch);
@@ -112,7 +116,9 @@ static int receive(struct connection *c, int error_at)
             c->response_bytes = 4 + (size_t)ntohl(size);
         }
         if (c->response_bytes && c->received_bytes >= c->response_bytes) {
-            c->error_code = error_at < 0 ? 0 : c->head[4 + error_at] << 8 | c->head[5 + error_at];
+            c->error_code = c->error_at < 0 ? 0 : c->head[4 + c->error_at] << 8 | c->head[5 + c->error_at];
+            if (c->copied_from >= 0)
+                memcpy(c->frame + 4 + c->copied_to, c->head + 4 + c->copied_from, 8);
             return 1;
         }
     }
@@ -137,24 +143,25 @@ static double cpu_us(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc != 2)
         return 2;
     double seconds = atof(argv[1]);
-    int error_at = atoi(argv[2]), count = 0;
+    int count = 0;
     char *line = NULL;
     size_t room = 0;
     poll_fd = epoll_create1(0);
     while (getline(&line, &room, stdin) > 0 && count < CONNECTIONS_MAX) {
         struct connection *c = &connections[count++];
         int hex_at = 0;
-        if (sscanf(line, "%d %d %n", &c->port, &c->reopens, &hex_at) < 2)
+        if (sscanf(line, "%d %d %d %d %d %n", &c->port, &c->kind, &c->error_at, &c->copied_from,
+                   &c->copied_to, &hex_at) < 5)
             return 2;
         c->frame_bytes = strspn(line + hex_at, "0123456789abcdef") / 2;
         c->frame = malloc(c->frame_bytes);
         for (size_t i = 0; i < c->frame_bytes; i++)
             sscanf(line + hex_at + 2 * i, "%2hhx", &c->frame[i]);
         c->fd = -1;
-        if (!c->reopens)
+        if (c->kind != REOPENED)
             open_connection(c);
     }
     int64_t begins = now_ns(), counts_from = begins + (int64_t)(seconds * 2e8);
@@ -178,9 +185,11 @@ int main(int argc, char **argv)
             break;
         for (int i = 0; i < ready; i++) {
             struct connection *c = events[i].data.ptr;
-            if (!receive(c, error_at))
+            if (!receive(c))
                 continue;
-            if (is_warm) {
+            if (is_warm && c->kind == UNCOUNTED) {
+                errors += c->error_code != 0;
+            } else if (is_warm) {
                 int64_t bucket = (now_ns() - c->began_ns) / BUCKET_NS;
                 latencies[bucket < BUCKETS ? bucket : BUCKETS - 1]++;
                 requests++;
