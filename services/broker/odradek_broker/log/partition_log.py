@@ -22,7 +22,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.compaction import CompactJob, begin_compaction
@@ -57,7 +59,7 @@ from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition, Top
 from odradek_protocol.records.batch_header import LENGTH_PREFIX_BYTES, ByteBuffer
 
 
-class AppendInfo(NamedTuple):
+class AppendInfo(Struct, frozen=True, gc=False):
     """The result of one append; `end_offset` is the log end offset after it."""
 
     base_offset: Offset
@@ -115,9 +117,7 @@ class PartitionLog:
         due: UpkeepDue,
         cleaned_offset: Offset = Offset(0),
     ) -> None:
-        self._storage = storage
-        self._health = health
-        self._recent = recent
+        self._storage, self._health, self._recent = storage, health, recent
         self._tail: Tail = {}
         self.damage: tuple[int, int] | None = None  # the offsets of a damaged batch
         self._segments = SegmentList(loaded.segments, storage.open_files)
@@ -126,11 +126,9 @@ class PartitionLog:
         self.topic_id, self.partition = self.key = (id_.topic_id, id_.partition)
         self._directory = str(directory)
         self.topic = topic
-        self.epochs = loaded.epochs
-        self.producers = loaded.producers
-        self.log_start_offset = loaded.log_start_offset
+        self.epochs, self.producers = loaded.epochs, loaded.producers
+        self.log_start_offset, self.high_watermark = loaded.log_start_offset, loaded.high_watermark
         self.log_end_offset = Offset(self._segments.active.end_offset)
-        self.high_watermark = loaded.high_watermark
         self._lower_checkpoints = lower_checkpoints
         self._jobs_lock: threading.Lock | None = None  # only one job of this log runs at a time
         self._generation = 0  # rises with each truncation: jobs begun before it are stale

@@ -578,12 +578,12 @@ class Leader:
     def _advance(self, effects: list[Effect]) -> None:
         """Move the watermark as far as R8 allows, and respond to the requests that waited for it (rules R9, R12)."""
         log = self._log
-        moved_to = next_high_watermark(
-            log.high_watermark,
-            log.position,
-            self._followers.counted,
-            is_under_min_isr=self.isr.is_under_min,
-        )
+        own, counted = log.durable_end if log.is_fsync else log.log_end, self._followers.counted
+        moved_to = own  # for a leader alone; the usual case where nothing is replicated
+        if counted or own < log.high_watermark or self.isr.is_under_min:
+            moved_to = next_high_watermark(
+                log.high_watermark, own, counted, is_under_min_isr=self.isr.is_under_min
+            )
         if moved_to > log.high_watermark:
             log.high_watermark = moved_to
             effects.append(HighWatermarkMoved(high_watermark=moved_to))

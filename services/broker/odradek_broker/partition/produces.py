@@ -135,6 +135,8 @@ class Produces:
         """Refuse the request, recognize it as a duplicate, or append its batches. A transactional batch has already
         passed the transaction gate.
         """
+        if event.producer is None and event.acks == 1 and event.expected_leader_epoch < 0:
+            return [self._append((event,))]  # nothing about it is to be judged
         refused = self._judge(event, is_under_min_isr, is_transactional)
         return [self._append((event,))] if refused is None else refused
 
@@ -161,7 +163,6 @@ class Produces:
         self, event: ProduceRequested, is_under_min_isr: bool, is_transactional: bool
     ) -> list[Effect] | None:
         """Return the effects of a request that is refused or a duplicate; None if its batches are to be appended."""
-        assert not self._appending, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return [self._respond(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
         if event.acks == _ALL and is_under_min_isr:
@@ -182,6 +183,7 @@ class Produces:
         return None
 
     def _append(self, events: tuple[ProduceRequested, ...]) -> Append:
+        assert not self._appending, f"{events} in the middle of {self._appending}"
         self._appending = events
         first, *further = events
         return Append(
@@ -228,7 +230,7 @@ class Produces:
 
     def committed(self, high_watermark: Offset) -> list[RespondToProduce]:
         """Respond to the requests whose records are below the high watermark."""
-        return self._waiters.release(high_watermark, ErrorCode.NONE)
+        return self._waiters.release(high_watermark, _NONE) if self._waiters.heap else []
 
     def expire(self, now_ms: int, *, is_under_min_isr: bool) -> list[Effect]:
         """Respond to requests whose deadline has passed; their records may still be committed."""
@@ -288,16 +290,16 @@ class ProduceWaiters:
     Their number is bounded by the number of requests that the broker accepts at once.
     """
 
-    __slots__ = ("_added", "_heap", "_leader_epoch")
+    __slots__ = ("_added", "_leader_epoch", "heap")
 
     def __init__(self, leader_epoch: LeaderEpoch) -> None:
         self._leader_epoch = leader_epoch
-        self._heap: list[tuple[Offset, int, _Waiter]] = []
+        self.heap: list[tuple[Offset, int, _Waiter]] = []
         self._added = 0
         """Keeps requests with equal end offsets in the order in which they came."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     def add(
         self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
@@ -307,11 +309,11 @@ class ProduceWaiters:
         """
         self._added += 1
         waiter = _Waiter(request_id, base_offset, deadline_ms)
-        heappush(self._heap, (end_offset, self._added, waiter))
+        heappush(self.heap, (end_offset, self._added, waiter))
 
     def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[RespondToProduce]:
         """Respond to all requests that end at or below the watermark."""
-        heap, responses = self._heap, []
+        heap, responses = self.heap, []
         while heap and heap[0][0] <= high_watermark:
             waiter = heappop(heap)[2]
             responses.append(self._respond(waiter, error_code))
@@ -319,11 +321,11 @@ class ProduceWaiters:
 
     def expire(self, now_ms: int, error_code: ErrorCode) -> list[RespondToProduce]:
         """Respond to requests whose deadline has passed; their records may still be committed."""
-        expired = [entry for entry in self._heap if entry[2].deadline_ms <= now_ms]
+        expired = [entry for entry in self.heap if entry[2].deadline_ms <= now_ms]
         if not expired:
             return []
-        self._heap = [entry for entry in self._heap if entry[2].deadline_ms > now_ms]
-        heapify(self._heap)
+        self.heap = [entry for entry in self.heap if entry[2].deadline_ms > now_ms]
+        heapify(self.heap)
         expired.sort()
         return [self._respond(entry[2], error_code) for entry in expired]
 
@@ -331,8 +333,8 @@ class ProduceWaiters:
         """Fail all requests, because this replica is no longer the leader. The next leader may or may not have their
         records.
         """
-        entries = sorted(self._heap)
-        self._heap = []
+        entries = sorted(self.heap)
+        self.heap = []
         return [self._respond(entry[2], error_code) for entry in entries]
 
     def _respond(self, waiter: _Waiter, error_code: ErrorCode) -> RespondToProduce:

@@ -243,7 +243,7 @@ class ClientRequests:
         return data, records, batches
 
     def respond_to_produce(
-        self, effect: fx.RespondToProduce, *, log_start_offset: Offset, message: str
+        self, effect: fx.RespondToProduce, log_start_offset: Offset, message: str
     ) -> None:
         """Pass the outcome to the caller of a produce request.
 

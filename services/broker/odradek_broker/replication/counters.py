@@ -96,10 +96,14 @@ class VisibleBytes:
         return self._bytes_below_first_unstable if self._above_stable else self.total_bytes
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
-        self._appended_bytes += size_bytes
-        if self._above_watermark is _NO_STEPS:
-            self._above_watermark = deque()
-        _add(self._above_watermark, end_offset, self._appended_bytes)
+        self._appended_bytes = appended_bytes = self._appended_bytes + size_bytes
+        above = self._above_watermark
+        if above is _NO_STEPS:
+            above = self._above_watermark = deque()
+        if above:
+            _add(above, end_offset, appended_bytes)
+        else:
+            above.append((end_offset, appended_bytes))
 
     def committed(self, high_watermark: Offset) -> None:
         """Count the appends that end at or below the new high watermark. Call it only if the log has no open

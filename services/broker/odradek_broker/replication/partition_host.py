@@ -532,9 +532,8 @@ class PartitionHost:
         self._shared.propose_isr(self, effect)
 
     def _respond_to_produce(self, effect: fx.RespondToProduce) -> None:
-        message = self._shared.storage_problem if effect.error_code is _STORAGE_ERROR else ""
-        log_start = self.log.log_start_offset
-        self._requests.respond_to_produce(effect, log_start_offset=log_start, message=message)
+        problem = self._shared.storage_problem if effect.error_code is _STORAGE_ERROR else ""
+        self._requests.respond_to_produce(effect, self.log.log_start_offset, problem)
 
     def _respond_to_delete(self, effect: fx.RespondToDelete) -> None:
         self._requests.respond_to_delete(effect)
@@ -548,7 +547,8 @@ class PartitionHost:
             self._visible.committed(effect.high_watermark)
         for stream in self._push_to.values():
             stream.mark_due(self)
-        self._notify()
+        if self.watchers:
+            self._notify()
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
         self._shared.counters.leader_changes += 1

@@ -88,13 +88,23 @@ def headers_of(batches: ByteBuffer, next_offset: int) -> tuple[list[Header], int
     headers: list[Header] = []
     size_bytes, position, newest_ms = len(batches), 0, -1
     while position < size_bytes:
-        header = header_at(batches, position)
-        assert header.base_offset >= next_offset, (header, next_offset)
-        headers.append(header)
-        position += LENGTH_PREFIX_BYTES + header.batch_length
-        next_offset = header.base_offset + header.last_offset_delta + 1
-        if header.max_timestamp_ms > newest_ms:
-            newest_ms = header.max_timestamp_ms
+        fields = HEADER.unpack_from(batches, position)
+        base_offset, batch_length, _, magic, _, _, last_offset_delta, _, max_timestamp_ms = fields[
+            :9
+        ]
+        if (
+            magic != MAGIC
+            or batch_length < BATCH_LENGTH_MIN
+            or base_offset < 0
+            or last_offset_delta < 0
+        ):
+            header_at(batches, position)  # raises CorruptBatch
+        headers.append(_new_tuple(Header, fields))
+        assert base_offset >= next_offset, (headers[-1], next_offset)
+        position += LENGTH_PREFIX_BYTES + batch_length
+        next_offset = base_offset + last_offset_delta + 1
+        if max_timestamp_ms > newest_ms:
+            newest_ms = max_timestamp_ms
     assert headers, size_bytes
     assert position == size_bytes, (position, size_bytes)
     return headers, newest_ms
