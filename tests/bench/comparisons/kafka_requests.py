@@ -41,6 +41,11 @@ MEMBERS: Final = 1000
 TOPICS: Final = 1000
 CONSUMERS: Final = 64
 ATTEMPTS_MAX: Final = 200
+CALM_ROUNDS: Final = 3
+"""After so many rounds of heartbeats without a new epoch, `CALM_PAUSE_S` apart, no assignment is under way. Kafka
+computes them some time after the members have joined.
+"""
+CALM_PAUSE_S: Final = 1.0
 _CLIENT: Final = b"bench"
 Cluster = KafkaCluster | OdradekCluster
 
@@ -188,12 +193,13 @@ class Requests:
         """Return a load of heartbeats (KIP-848) of the members of one group, a connection for each member."""
         members = {str(uuid.uuid4()): 0 for _ in range(MEMBERS)}
         with socket.create_connection(("127.0.0.1", self._ports[0])) as connection:
-            while True:
+            calm = 0
+            while calm < CALM_ROUNDS:
                 before = dict(members)
                 for member, epoch in before.items():
                     members[member] = _beat(connection, member, epoch)
-                if before == members:
-                    break
+                calm = calm + 1 if before == members else 0
+                time.sleep(CALM_PAUSE_S)
         frames = [(self._ports[0], _heartbeat(member, epoch)) for member, epoch in members.items()]
         return Load(frames, _BEAT_ERROR_AT)
 
