@@ -155,8 +155,12 @@ class PartitionLog:
         headers, newest_ms = headers_of(batches, self.log_end_offset)
         base_offset = Offset(headers[0].base_offset)
         end_before = self.log_end_offset
+        active, size_bytes = self._segments.active, len(batches)
         try:
-            self._append_runs(batches, headers)
+            if active.has_room_for_all(headers, size_bytes, newest_ms, self.config):
+                self._write_run(batches, headers, 0, size_bytes)
+            else:
+                self._append_runs(batches, headers)
         except OSError as error:
             failure = self._health.fail_to_write(f"writing {self.directory}", error)
             if isinstance(failure, StorageRefused):
@@ -181,10 +185,6 @@ class PartitionLog:
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:
         """Write the batches in runs, one write for each segment that they go into."""
-        active = self._segments.active
-        if active.has_room_for_all(headers, len(data), self.config):
-            self._write_run(data, headers, 0, len(data))
-            return
         if len(headers) > 1:
             data = memoryview(data)
         run: list[Header] = []

@@ -309,18 +309,18 @@ class Segment:
             and (len(self._times) + 2) * TIME_ENTRY_BYTES <= config.segment_index_bytes
         )
 
-    def has_room_for_all(self, headers: Sequence[Header], size: int, config: LogConfig) -> bool:
-        """Return whether these batches of `size` bytes certainly fit: `has_room` would accept each of them."""
-        first, last = headers[0], headers[-1]
-        newest_ms = max([header.max_timestamp_ms for header in headers])
-        first_ms = self.first_timestamp_ms if self.size_bytes else first.max_timestamp_ms
+    def has_room_for_all(
+        self, headers: Sequence[Header], size_bytes: int, newest_ms: int, config: LogConfig
+    ) -> bool:
+        """Return whether all these batches certainly fit: `has_room` would accept each of them."""
+        last, entries = headers[-1], len(self.offsets())
+        first_ms = self.first_timestamp_ms if self.size_bytes else headers[0].max_timestamp_ms
         # The time index may have one entry more than the offset index, and gets one more when the segment is closed.
-        entries = len(self.offsets()) + len(headers) + 2
         return (
-            self.size_bytes + size <= config.segment_bytes
+            self.size_bytes + size_bytes <= config.segment_bytes
             and not 0 <= first_ms < newest_ms - config.roll_ms
             and last.base_offset + last.last_offset_delta - self.base_offset <= RELATIVE_OFFSET_MAX
-            and entries * TIME_ENTRY_BYTES <= config.segment_index_bytes
+            and TIME_ENTRY_BYTES * (entries + len(headers) + 2) <= config.segment_index_bytes
         )
 
     def seal(self) -> None:
