@@ -41,7 +41,12 @@ async def test_topics_are_created_described_listed_grown_and_deleted(client: Cli
         ("there", {}, TopicExists, "topic 'there' exists"),
         ("no/slash", {}, InvalidTopic, "ASCII letters"),
         ("x", {"replication_factor": 9}, InvalidTopic, "there are 3 brokers"),
-        ("x", {"configs": {"retention.years": "1"}}, InvalidConfig, "'retention.years'"),
+        (
+            "x",
+            {"configs": {"retention.years": "1"}},
+            InvalidConfig,
+            "no topic config retention.years",
+        ),
     ],
 )
 async def test_refusals_name_the_thing_and_the_way_out(
@@ -67,12 +72,41 @@ async def test_validating_changes_nothing(cluster: MemoryCluster, client: Client
     assert cluster.topics == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_good"),
+    [
+        ("min.compaction.lag.ms", "5", True),
+        ("durability", "fsync", True),
+        ("retention.ms", "soon", False),
+        ("max.message.bytes", "-7", False),
+        ("cleanup.policy", "shred", False),
+    ],
+)
+async def test_the_cluster_in_memory_takes_the_configs_that_brokers_take(
+    client: Client, name: str, value: str, is_good: bool
+) -> None:
+    admin = client.admin
+    await admin.create_topic("t", partitions=1)
+    if is_good:
+        await admin.alter_topic_configs("t", set={name: value})
+        assert (await admin.describe_topic_configs("t"))[name].value == value
+        return
+    with pytest.raises(InvalidConfig, match=name):
+        await admin.alter_topic_configs("t", set={name: value})
+    with pytest.raises(InvalidConfig, match=name):
+        await admin.create_topic("u", partitions=1, configs={name: value})
+    assert [topic.name for topic in await admin.list_topics()] == ["t"]
+
+
 async def test_configs_are_told_with_their_source_set_and_deleted(client: Client) -> None:
     admin = client.admin
     await admin.create_topic("t", partitions=1, configs={"retention.ms": "5"})
-    await admin.alter_topic_configs("t", set={"segment.bytes": "9"}, delete=["retention.ms"])
+    await admin.alter_topic_configs("t", set={"segment.bytes": "1048576"}, delete=["retention.ms"])
     configs = await admin.describe_topic_configs("t")
-    assert (configs["segment.bytes"].value, configs["segment.bytes"].source.name) == ("9", "TOPIC")
+    assert (configs["segment.bytes"].value, configs["segment.bytes"].source.name) == (
+        "1048576",
+        "TOPIC",
+    )
     assert configs["retention.ms"].source.name == "BUILT_IN"
     resource = ConfigResource(type=ConfigResourceType.TOPIC, name="t")
     assert list(await admin.describe_configs(resource, ["segment.bytes"])) == ["segment.bytes"]

@@ -103,7 +103,8 @@ class GroupOptions:
 
     `on_assign`, `on_revoke` and `on_lost` may be coroutine functions, which are awaited. Before it calls `on_revoke`,
     the member waits until the program asks for more records, and so has processed those of the revoked partitions. It
-    waits for at most half of `rebalance_timeout_ms`.
+    waits for at most half of `rebalance_timeout_ms`. A listener that still runs when the consumer closes is cancelled;
+    `on_revoke` is then called again, with all partitions of the member.
     """
 
     group: str

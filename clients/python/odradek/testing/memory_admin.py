@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from odradek.testing.memory_state import DEFAULT_CONFIGS, MemoryState
+from odradek.testing.memory_state import MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.configs import (
+    INERT_TOPIC_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigError,
+    ConfigSource,
+    check_config,
+    check_together,
+    definition_of,
+)
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
 
@@ -22,7 +32,7 @@ def _create_topics(
     for new in request.topics:
         result = response.topics.add(name=new.name)
         count = new.partition_count if new.partition_count > 0 else cluster.default_partitions
-        unknown = sorted(set(new.configs) - set(DEFAULT_CONFIGS))
+        problem = _config_problem(new.configs)
         if error := topic_name_error(new.name):
             result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
             result.error_message = error
@@ -35,9 +45,9 @@ def _create_topics(
                 f"replication factor {new.replication_factor},"
                 f" there are {len(cluster.endpoints)} brokers"
             )
-        elif unknown:
+        elif problem:
             result.error_code = ErrorCode.INVALID_CONFIG
-            result.error_message = f"unknown config {unknown[0]!r}"
+            result.error_message = problem
         else:
             result.partition_count = count
             result.replication_factor = len(cluster.endpoints)
@@ -45,6 +55,19 @@ def _create_topics(
                 topic = cluster.create_topic(new.name, count, dict(new.configs))
                 result.topic_id = topic.topic_id
     return response
+
+
+def _config_problem(configs: Mapping[str, str], names: Sequence[str] = ()) -> str | None:
+    """Return why a topic cannot have these configs, or has none with one of `names`; None if it can."""
+    try:
+        for name in names:
+            definition_of(ConfigResourceType.TOPIC, name)
+        for name, value in configs.items():
+            check_config(ConfigResourceType.TOPIC, name, value)
+        check_together(dict(configs))
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _delete_topics(
@@ -89,14 +112,15 @@ def _describe_configs(
         if resource.type != pb.CONFIG_RESOURCE_TYPE_TOPIC or topic is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             continue
-        for name, default in DEFAULT_CONFIGS.items():
+        inert = {name: c for name, c in INERT_TOPIC_CONFIGS.items() if name in topic.configs}
+        for name, definition in (TOPIC_CONFIGS | inert).items():
             if not resource.config_names or name in resource.config_names:
                 own = topic.configs.get(name)
                 result.entries.add(
                     name=name,
-                    value=default if own is None else own,
-                    source=5 if own is None else 1,
-                    type=2,
+                    value=definition.default if own is None else own,
+                    source=ConfigSource.DEFAULT if own is None else ConfigSource.TOPIC,
+                    type=definition.type,
                 )
     return response
 
@@ -108,20 +132,21 @@ def _alter_configs(
     for resource in request.resources:
         result = response.resources.add(type=resource.type, name=resource.name)
         topic = cluster.topics.get(resource.name)
-        unknown = [o.name for o in resource.operations if o.name not in DEFAULT_CONFIGS]
         if resource.type != pb.CONFIG_RESOURCE_TYPE_TOPIC or topic is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif unknown:
-            result.error_code = ErrorCode.INVALID_CONFIG
-            result.error_message = f"unknown config {unknown[0]!r}"
-        elif not request.validate_only:
-            if resource.replaces_all:
-                topic.configs.clear()
+        else:
+            configs = {} if resource.replaces_all else dict(topic.configs)
             for operation in resource.operations:
                 if operation.operation == 1:
-                    topic.configs.pop(operation.name, None)
+                    configs.pop(operation.name, None)
                 else:
-                    topic.configs[operation.name] = operation.value
+                    configs[operation.name] = operation.value
+            if problem := _config_problem(configs, [o.name for o in resource.operations]):
+                result.error_code = ErrorCode.INVALID_CONFIG
+                result.error_message = problem
+            elif not request.validate_only:
+                topic.configs.clear()
+                topic.configs.update(configs)
     return response
 
 

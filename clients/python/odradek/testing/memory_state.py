@@ -18,16 +18,6 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.topic_names import INTERNAL_TOPICS, topic_name_error
 
-DEFAULT_CONFIGS = {
-    "cleanup.policy": "delete",
-    "compression.type": "producer",
-    "max.message.bytes": "1048588",
-    "min.insync.replicas": "1",
-    "retention.bytes": "-1",
-    "retention.ms": "604800000",
-    "segment.bytes": "1073741824",
-}
-
 
 class MemoryState:
     """The state that the brokers and the transport of an in-memory cluster read and change.
