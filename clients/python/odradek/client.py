@@ -136,7 +136,9 @@ class Client:
     def explain_waiting(self) -> str:
         """Return, in words, why the cluster does not respond, as far as this client can tell."""
         if self.state is LinkState.CONNECTED:
-            return "connected, but the cluster has not responded yet"
+            return (
+                "connected, but the request has no response yet; `odradek why` shows what is wrong"
+            )
         return str(self._cluster.unavailable(None))
 
     async def close(self) -> None:

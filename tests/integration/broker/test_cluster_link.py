@@ -383,3 +383,16 @@ async def test_heartbeats_show_a_renewed_certificate_when_they_begin_again(tmp_p
     beating.threads.stop()
     beating.tick.stop()
     await server.stop(0)
+
+
+async def test_a_call_without_a_controller_says_what_each_one_said() -> None:
+    server, port = await _serve(Standby(active=-1))
+    client = ControllerClient([(2, "127.0.0.1", port), (3, "127.0.0.1", 1)], None)
+    with pytest.raises(NoController) as failed:
+        await client.call("Register", pb.RegisterRequest(), timeout_s=1)
+    assert str(failed.value).endswith(
+        f"(controller 2 at 127.0.0.1:{port}: not the active controller; "
+        "controller 3 at 127.0.0.1:1: Connection refused)"
+    )
+    await client.close()
+    await server.stop(0)

@@ -9,6 +9,8 @@ import pytest
 from odradek.admin.admin import Admin
 from odradek.cluster import cluster as cluster_module
 from odradek.cluster.cluster import Cluster
+from odradek.cluster.methods import METADATA
+from odradek.errors import BrokerUnreachable, NoActiveController
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
@@ -67,3 +69,18 @@ async def test_a_change_that_no_broker_will_ever_have_is_required_once(
     for _ in range(2):
         await admin.list_topics()
     assert [required for _, required in brokers.asked] == [12, 0]
+
+
+class WithoutController(Brokers):
+    """Two brokers: the first has no active controller, the second does not run."""
+
+    async def call(self, endpoint: str, method: Any, request: Any, *, timeout_s: float) -> Any:
+        if endpoint == "first:1":
+            raise NoActiveController("no active controller")
+        raise BrokerUnreachable(endpoint, "Connection refused")
+
+
+async def test_a_broker_that_is_down_does_not_hide_that_there_is_no_controller() -> None:
+    cluster = Cluster(["first:1", "second:1"], WithoutController(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(NoActiveController):
+        await cluster.call_any(METADATA, pb.MetadataRequest(), timeout_s=0.3)

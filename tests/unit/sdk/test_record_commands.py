@@ -23,7 +23,9 @@ from odradek.cli.main import app
 from odradek.cli.output import Progress
 from odradek.cli.record_format import InvalidRecord, json_renderer, record_of
 from odradek.consumer.consumer_record import DeserializedRecord
+from odradek.partitions import TopicPartition
 from odradek.testing import MemoryCluster
+from tests.unit.sdk.numbered_records import until
 
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
@@ -363,6 +365,23 @@ def test_a_partition_without_a_leader_is_named_while_its_records_are_waited_for(
     monkeypatch.setattr(consume, "say", bring_the_leader_back)
     result = run("consume", "in", "--from-beginning", "--exit-at-end")
     assert result.exit_code == 0, result.output
+
+
+async def test_a_producer_names_a_partition_without_a_leader() -> None:
+    cluster = MemoryCluster(brokers=2)
+    cluster.create_topic("in", partitions=2)
+    async with cluster.client() as client, client.producer() as producer:
+        await producer.send_and_wait("in", b"before", partition=0)
+        found = client._cluster.cache.leader_endpoint(TopicPartition("in", 0))
+        assert found is not None
+        leader = found[0]
+        cluster.kill(leader, elect=False)
+        await until(lambda: client._cluster.cache.leader_endpoint(TopicPartition("in", 0)) is None)
+        sent = await producer.send("in", b"after", partition=0)
+        expected = "in-0 has no leader; `odradek why in/0` explains it"
+        await until(lambda: producer.explain_waiting() == expected)
+        cluster.start(leader)
+        await sent
 
 
 def test_a_user_at_a_terminal_is_told_that_new_records_are_waited_for(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from odradek.admin.descriptions import (
     BrokerDescription,
     ClusterDescription,
     GroupDescription,
+    GroupListing,
     LogDirDescription,
     Partition,
+    QuorumDescription,
     TopicDescription,
 )
 from odradek.cli.top import Look, snapshot
+from odradek.cli.top import look as look_at
 from odradek.errors import RequestTimedOut
 from odradek.partitions import TopicPartition
 
@@ -83,3 +87,26 @@ def test_a_group_whose_ends_or_offsets_are_not_known_has_no_lag() -> None:
     assert row["lag"] is None
     (row,) = snapshot(known, without_offsets)["groups"]
     assert (row["lag"], row["committed per s"]) == (None, None)
+
+
+class WithoutController:
+    """An admin of a cluster whose controllers have no leader: a read of offsets or of a group would wait in vain."""
+
+    async def describe_quorum(self) -> QuorumDescription:
+        return QuorumDescription(answered_by=3, leader_id=-1, term=1, commit_offset=1, voters=())
+
+    async def list_topics(self, *, include_internal: bool) -> list[TopicDescription]:
+        return [topic()]
+
+    async def describe_log_dirs(self, *, include_partitions: bool) -> list[LogDirDescription]:
+        return []
+
+    async def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(group="billing", state="Empty", type="consumer", protocol_type="")]
+
+
+async def test_without_a_controller_nothing_is_asked_that_would_wait() -> None:
+    client: Any = SimpleNamespace(admin=WithoutController())
+    seen = await look_at(client)
+    assert seen.groups == {"billing": (None, None)}
+    assert seen.problem == "no active controller: `odradek why` shows the cause"

@@ -327,7 +327,7 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
                 reason = producer.explain_waiting()
                 if reason and reason != last_reason:
                     say(
-                        f"odradek: waiting, {run.undecided} records are not acknowledged: {reason}",
+                        f"odradek: waiting, not acknowledged: {counted(run.undecided, 'record')}: {reason}",
                         is_error=True,
                     )
                     last_reason = reason
@@ -338,6 +338,11 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
         await producer.close()
     except BaseException as error:
         # The lines before the interruption, or before the line that is not a record, were read, so they are sent.
+        if run.undecided:
+            say(
+                f"odradek: sending {counted(run.undecided, 'record')} for up to {INTERRUPTED_FLUSH_S_MAX:.0f} s",
+                is_error=True,
+            )
         await producer.close(INTERRUPTED_FLUSH_S_MAX)
         missing = run.sent - run.acknowledged
         if isinstance(error, asyncio.CancelledError) and missing:

@@ -23,6 +23,7 @@ from odradek.cli.output import (
     print_facts,
     printable,
     readable_bytes,
+    say,
     table_of,
 )
 
@@ -82,10 +83,10 @@ def top(
             with Screen() as screen:
                 await _show(client, screen, interval)
             return
-        previous = await look(client)
+        previous = await _looked(client)
         while True:
             await asyncio.sleep(interval)
-            present = await look(client)
+            present = await _looked(client)
             facts = snapshot(previous, present)
             previous = present
             if output is OutputFormat.JSON:
@@ -97,6 +98,20 @@ def top(
                 return
 
     with_client(bootstrap, work, is_quick=False)
+
+
+async def _looked(client: Client) -> Look:
+    """Like `look`, but print after PATIENCE_S what it waits for."""
+    import asyncio
+
+    looking = asyncio.ensure_future(look(client))
+    try:
+        await asyncio.wait([looking], timeout=PATIENCE_S)
+        if not looking.done():
+            say(f"odradek: waiting: {client.explain_waiting()}", is_error=True)
+        return await looking
+    finally:
+        looking.cancel()
 
 
 async def _show(client: Client, screen: Screen, interval_s: float) -> None:
@@ -207,20 +222,24 @@ class Screen:
 
 
 async def look(client: Client) -> Look:
-    """Read the state of the whole cluster. What does not respond is left out."""
+    """Read the state of the whole cluster. What does not respond is left out.
+
+    Without an active controller, leaders and coordinators do not serve reads. They are not asked then, because each
+    would take its whole time limit.
+    """
     import asyncio
 
-    from odradek.errors import OdradekError
+    from odradek.errors import NoActiveController, OdradekError
 
     admin = client.admin
 
-    problems: list[str] = []
+    problems: list[OdradekError] = []
 
     async def seen(call: Any) -> Any:  # Any: the responses of the calls differ
         try:
             return await call
         except OdradekError as error:
-            problems.append(str(error))
+            problems.append(error)
             return None
 
     quorum, topics, directories, listings = await asyncio.gather(
@@ -248,9 +267,14 @@ async def look(client: Client) -> Look:
         if p.leader_id >= 0 and p.leader_id not in fenced
     ]
     names = [listing.group for listing in listings or ()]
-    ends, *groups = await asyncio.gather(
-        seen(admin.list_offsets(dict.fromkeys(led, -1))), *(group(name) for name in names)
+    is_leaderless = not has_controller and (
+        quorum is not None or any(isinstance(error, NoActiveController) for error in problems)
     )
+    ends, groups = None, [(None, None)] * len(names)
+    if not is_leaderless:
+        ends, *groups = await asyncio.gather(
+            seen(admin.list_offsets(dict.fromkeys(led, -1))), *(group(name) for name in names)
+        )
     return Look(
         at_s=time.monotonic(),
         quorum=quorum,
@@ -259,7 +283,9 @@ async def look(client: Client) -> Look:
         directories=directories or (),
         ends={name: found.offset for name, found in (ends or {}).items()},
         groups=dict(zip(names, groups, strict=True)),
-        problem=problems[0] if problems else "",
+        problem="no active controller: `odradek why` shows the cause"
+        if is_leaderless
+        else next(map(str, problems), ""),
     )
 
 

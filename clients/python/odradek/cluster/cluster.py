@@ -319,11 +319,9 @@ class Cluster:
                     explained = self.explained(error)
                     if not explained.retriable:
                         raise explained from None
-                    # A timeout does not replace the reason: the last attempt may have been too short to get it again.
-                    if not (
-                        isinstance(last_error, NoActiveController)
-                        and isinstance(explained, RequestTimedOut)
-                    ):
+                    # Neither a timeout nor a broker that is down replaces this reason: the last attempt may have been
+                    # too short to get it again.
+                    if not isinstance(last_error, NoActiveController):
                         last_error = explained
                     tried.append(endpoint)
             if isinstance(last_error, WrongListener) and self._endpoints() <= set(tried):

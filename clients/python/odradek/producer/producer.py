@@ -146,7 +146,10 @@ class Producer:
             return str(reason)
         if self._cluster.state is not LinkState.CONNECTED:
             return str(self._cluster.unavailable(None))
-        return f"{oldest.queue.name}: its leader has not acknowledged yet"
+        name = oldest.queue.name
+        if self._cluster.cache.leader_endpoint(name) is None:
+            return f"{name} has no leader; `odradek why {name.topic}/{name.partition}` explains it"
+        return f"{name}: its leader has not acknowledged yet"
 
     async def send(
         self,

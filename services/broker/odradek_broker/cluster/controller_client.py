@@ -8,6 +8,7 @@ reached or responds NOT_CONTROLLER, until the caller's deadline.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,10 @@ from odradek_runtime.tls import TlsFiles
 
 _ATTEMPT_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.05
+_FAILED_TO_CONNECT: Final = re.compile(
+    r"failed to connect to all addresses; last error: [A-Z_]+: \S+: (?:Failed to connect to remote host: )?(.+)"
+)
+_NOT_CONTROLLER: Final = f"{ErrorCode.NOT_CONTROLLER.name}: "
 _PASSING = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -123,7 +128,7 @@ class ControllerClient:
                 except grpc.aio.AioRpcError as error:
                     if error.code() not in _PASSING:
                         raise
-                    failures[controller] = f"{error.code().name} {error.details() or ''}".strip()
+                    failures[controller] = _reason(error)
                     continue
                 if is_not_controller(response):
                     failures[controller] = "not the active controller"
@@ -161,6 +166,16 @@ class ControllerClient:
             for node, endpoint in self._endpoints.items()
         )
         return f"no active controller responded to {method} in time ({each})"
+
+
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    """Return why a controller did not carry a call out, without gRPC's words around the reason."""
+    details = error.details() or ""
+    if failed := _FAILED_TO_CONNECT.fullmatch(details):
+        return failed[1]
+    if details.startswith(_NOT_CONTROLLER):
+        return details.removeprefix(_NOT_CONTROLLER)
+    return f"{error.code().name} {details}".strip()
 
 
 def is_not_controller(response: Message) -> bool:
