@@ -13,6 +13,7 @@ from odradek_protocol.kafka.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     DeleteAclsRequest,
+    DescribeAclsRequest,
     DescribeClusterRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
@@ -100,8 +101,8 @@ async def test_a_dry_run_refuses_the_updates_of_features_that_would_be_refused(
 @pytest.mark.parametrize(
     "field", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"]
 )
-async def test_a_filter_of_acls_with_an_unknown_value_is_refused(field: str) -> None:
-    """It would seem to have deleted all entries that match, of which there are none."""
+async def test_a_deletion_of_acls_by_an_unknown_value_is_refused(field: str) -> None:
+    """It would seem to have deleted all entries that match, of which there are none. A description finds none."""
     fields: dict[str, Any] = {
         "resource_type_filter": 1,
         "resource_name_filter": None,
@@ -116,6 +117,9 @@ async def test_a_filter_of_acls_with_an_unknown_value_is_refused(field: str) -> 
     message = DeleteAclsRequest(filters=[filter_])
     response = await answered(served, ApiKey.DELETE_ACLS, 3, message)
     assert [one.error_code for one in response.filter_results] == [INVALID]
+    description = DescribeAclsRequest(**fields | {field: 99})
+    described = await answered(served, ApiKey.DESCRIBE_ACLS, 3, description)
+    assert (described.error_code, described.resources) == (ErrorCode.NONE, [])
 
 
 async def test_refused_elections_and_moves_name_their_partitions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import Final
 
 from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
@@ -119,7 +120,11 @@ async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse
         return await _refuse_deletions(request, ErrorCode.SECURITY_DISABLED)
     filters = request.message.filters
     results = [
-        _filter_result(ErrorCode.NONE if _is_valid(filter_) else ErrorCode.INVALID_REQUEST)
+        _filter_result(
+            ErrorCode.NONE
+            if _is_valid(filter_) and _is_known(filter_)
+            else ErrorCode.INVALID_REQUEST
+        )
         async for filter_ in request.in_turns(filters)
     ]
     valid = [
@@ -232,13 +237,21 @@ def _matches_nothing(filter_: _Filter | DescribeAclsRequest) -> bool:
 
 
 def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:
-    """Whether every part of the filter has a value that this broker knows. A filter with another part could match
-    entries by accident, or seem to have found none.
+    """Whether no part of the filter is UNKNOWN. A filter with such a part could match entries by accident."""
+    return all(value > 0 for value, _ in _parts(filter_))
+
+
+def _is_known(filter_: _Filter) -> bool:
+    """Whether this broker knows the value of every part. A deletion with another one would seem to have found nothing;
+    a description finds nothing indeed.
     """
-    parts = (
+    return all(value <= max(known) for value, known in _parts(filter_))
+
+
+def _parts(filter_: _Filter | DescribeAclsRequest) -> tuple[tuple[int, type[IntEnum]], ...]:
+    return (
         (filter_.resource_type_filter, ResourceType),
         (filter_.pattern_type_filter, PatternType),
         (filter_.operation, Operation),
         (filter_.permission_type, Permission),
     )
-    return all(1 <= value <= max(known) for value, known in parts)
