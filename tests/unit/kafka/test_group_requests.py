@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer
+from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import FetchOffsets
 from odradek_broker.kafka.request import AT_ONCE_MAX
 from odradek_broker.kafka.services import Services
@@ -21,6 +22,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
     ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,
+    HeartbeatRequest,
     InitProducerIdRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -97,6 +99,19 @@ def codes(response: Any) -> list[tuple[Any, int, int]]:
         for topic in response.topics
         for one in topic.partitions
     ]
+
+
+async def test_a_classic_member_keeps_its_place_while_its_group_loads() -> None:
+    """aiokafka ends a consumer whose heartbeat gets COORDINATOR_LOAD_IN_PROGRESS, which Apache Kafka never returns."""
+    partitions, served = PartitionsInMemory(), services(None)
+    async with running(partitions) as groups:
+        served.groups, served.partitions = groups, partitions  # type: ignore[assignment]  # as above
+        with pytest.raises(CoordinatorError) as loading:
+            groups.listings()
+        assert loading.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        message = HeartbeatRequest(group_id="g", generation_id=7, member_id="m")
+        beat = await answered(served, ApiKey.HEARTBEAT, 4, message)
+        assert beat.error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("retention_ms", [1, INT64_MAX])

@@ -151,7 +151,11 @@ def _refuse_heartbeat(_request: AnyRequest, code: ErrorCode) -> HeartbeatRespons
 
 @handles(HeartbeatMessage, decode=decode_heartbeat, refuse=_refuse_heartbeat, needs=has_groups)
 def heartbeat(request: Request[HeartbeatMessage]) -> _BeatResponse | Awaitable[_BeatResponse]:
-    """Keep a member in its group."""
+    """Keep a member in its group.
+
+    While the coordinator loads the group, the member keeps its place without a check, as in Apache Kafka: to some
+    clients (aiokafka) a heartbeat that is refused for the load is the end of the consumer.
+    """
     message = request.message
     beat = Heartbeat(
         group_id=GroupId(message.group_id),
@@ -162,6 +166,8 @@ def heartbeat(request: Request[HeartbeatMessage]) -> _BeatResponse | Awaitable[_
 
     def answered(outcome: ErrorCode | CoordinatorError) -> _BeatResponse:
         code = outcome.code if isinstance(outcome, CoordinatorError) else outcome
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.NONE
         if request.services.quotas.counts_time:
             return HeartbeatResponse(error_code=code)
         return encoded(encode_heartbeat_response(request.version, code))
