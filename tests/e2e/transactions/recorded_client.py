@@ -8,7 +8,9 @@ records to `NAME-out`, with the offsets of its group in the transaction; `reader
 read_committed consumer. The client is unmodified confluent-kafka. Each line of FILE is one event,
 which is written before the next action, so that SIGKILL loses none. The clock is the machine's
 monotonic one, which all processes share. The process ends with status 3 when its producer has a
-fatal error; the test restarts it.
+fatal error, or when a call takes longer than its own time limit: since librdkafka 2.10,
+send_offsets_to_transaction may wait for ever for a group coordinator that was killed
+(https://github.com/confluentinc/librdkafka/issues/5511). The test restarts it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import json
 import os
 import random
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import confluent_kafka as ck
@@ -26,7 +30,10 @@ import confluent_kafka as ck
 PARTITIONS: Final = 3
 TIMEOUT_MS: Final = 10_000
 BATCH_MAX: Final = 20
-CALL_S: Final = 20.0
+CALL_S: Final = 10.0
+HANGS_S: Final = 5.0
+"""How much longer than its time limit a call may take."""
+STEP_S: Final = 0.5
 FATAL_STATUS: Final = 3
 
 
@@ -39,6 +46,26 @@ class Recorder:
     def note(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "at": time.monotonic_ns(), **fields})
         os.write(self._file, line.encode() + b"\n")
+
+
+@contextmanager
+def ends_in_time(out: Recorder) -> Iterator[None]:
+    """End this process if a call does not return within its own time limit.
+
+    The time is counted in steps, so that SIGSTOP, which stops them, does not count.
+    """
+    returned = threading.Event()
+
+    def watch() -> None:
+        if not any(returned.wait(STEP_S) for _ in range(round((CALL_S + HANGS_S) / STEP_S))):
+            out.note("hung")
+            os._exit(FATAL_STATUS)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        returned.set()
 
 
 class GaveUp(Exception):
@@ -103,7 +130,8 @@ class RecordedProducer:
         """
         while True:
             try:
-                call()
+                with ends_in_time(self._out):
+                    call()
                 return
             except ck.KafkaException as failure:
                 error = failure.args[0]

@@ -90,6 +90,11 @@ class RecordedRun:
             for event in events(path)
         )
 
+    def count(self, event: str) -> int:
+        """Return how many events with this name all processes have recorded."""
+        paths = self.directory.iterdir()
+        return sum(recorded["event"] == event for path in paths for recorded in events(path))
+
     def wait_for_progress(self, commits: int = 15) -> None:
         """Wait until the banks and the copiers have committed more.
 
@@ -307,7 +312,8 @@ def recording(
     violations = run.judge()
     assert not violations, "\n".join(str(violation)[:400] for violation in violations[:5])
     commits = sum(map(run.committed, ROLES))
-    print(f"{commits} commits confirmed, {sum(run.lives.values())} processes")
+    processes, hung = sum(run.lives.values()), run.count("hung")
+    print(f"{commits} commits confirmed, {processes} processes, {hung} ended in a call that hung")
 
 
 Fault = Callable[[RecordedRun], None]
