@@ -62,7 +62,9 @@ class KafkaCluster:
         self._client_ports, controller_ports = ports[:nodes], ports[nodes:]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._client_ports)
         self._processes: list[subprocess.Popen[bytes]] = []
+        # Without dashes: kafka-storage takes an id that begins with one for an option.
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = cluster_id.replace("-", "A")
         voters = ",".join(f"{i}@127.0.0.1:{port}" for i, port in enumerate(controller_ports, 1))
         formats = []
         for number, node in enumerate(self._nodes, 1):

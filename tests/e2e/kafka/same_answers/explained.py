@@ -261,6 +261,8 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "versions 0 and 1 tell the error of each feature, as their schema has it",
     ),
     Explained("elect_leaders", "*no partitions", "replica_election_results*", _NO_ITEMS),
+    Explained("elect_leaders", "kind * all", "replica_election_results*", _NO_ITEMS),
+    Explained("metadata", "*unknown with rights", "*.authorized_operations", _BESIDE),
     Explained("quorum", "DESCRIBE_QUORUM *", "*", _BESIDE),
     # access
     Explained("acls", "*'0'", "*", _CLOSES),
