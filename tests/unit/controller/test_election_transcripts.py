@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek_metadata_quorum.controller import leaders
+from odradek_metadata_quorum.controller import leaders, registration
 from odradek_metadata_quorum.controller.requests import LogEnd, ReportLogEndsRequest
 from odradek_protocol.identity import BrokerId, DirectoryId, TopicIdPartition
 from odradek_protocol.metadata.records import RestartClass
@@ -62,6 +62,9 @@ class Story:
                 self.cluster.register(broker_id, RestartClass.CLEAN, directory=99)
             case _:
                 self.cluster.register(broker_id, RestartClass[how.upper()])
+
+    def _unregister(self, broker: str) -> None:
+        assert self.cluster.decide(registration.unregister, BrokerId(int(broker))).is_good
 
     def _ready(self, *brokers: str) -> None:
         self.ready |= set(map(int, brokers))

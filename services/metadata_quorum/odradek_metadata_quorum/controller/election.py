@@ -32,7 +32,9 @@ holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
 ISR and ELR are never both empty (I6 in tests/sim/README.md): a member leaves both only if it lost bytes and another
 member is left. The last copy stays in the ELR (rule R19), unless its disk was replaced and it has nothing. Then the
 other replicas, which had fallen behind, are the best that there is: they enter the ELR and `lost`, so that the longest
-of their logs is elected by rule R22, and the empty one does not become the log of the partition.
+of their logs is elected by rule R22, and the empty one does not become the log of the partition. A broker that was
+unregistered is treated like that when its id registers again: nothing tells its old disk from a new one, and if it is
+the old one, it reports the longest log.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def settle(
         min_insync_replicas: the partition's effective minimum.
         lost: brokers whose replica of this partition may have lost bytes just now, because the power failed or a
             directory was lost. Only those in the ISR or ELR matter.
-        emptied: those of `lost` whose disk was replaced, so that they have no records at all.
+        emptied: those of `lost` that may have no records at all, because a disk was replaced or is unknown.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)

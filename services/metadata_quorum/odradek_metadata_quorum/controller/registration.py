@@ -85,10 +85,9 @@ def _registration_changes(
     lost bytes.
     """
     changes = []
-    has_other_disk = before is not None and not (
-        set(before.directory_ids) & set(request.directory_ids)
-    )
-    emptied = (request.broker_id,) if has_other_disk else ()
+    # The directories of a broker that was unregistered are forgotten. It may be another machine with the same id.
+    may_be_empty = before is None or not set(before.directory_ids) <= set(request.directory_ids)
+    emptied = (request.broker_id,) if may_be_empty else ()
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
         has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
