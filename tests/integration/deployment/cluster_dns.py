@@ -27,16 +27,69 @@ _NO_SUCH_NAME = 3
 _SAME_NAME = b"\xc0\x0c"  # a pointer to the question's
 
 
+class CachedNames:
+    """The names of a namespace as a resolver with a cache tells them."""
+
+    def __init__(self, namespace: str) -> None:
+        self._names: Mapping[str, Sequence[str]] = {}
+        self._followed: frozenset[str] = frozenset()
+        self._cache: dict[str, tuple[float, Sequence[str] | None]] = {}  # name: (end, addresses)
+        self.suffix = f"{namespace}.svc.cluster.local"
+
+    def publish(
+        self, headless: Mapping[str, Sequence[str]], services: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Replace all names in the namespace: those of headless services and their pods, such as
+        `broker-1.broker`, and those of services with a cluster IP.
+        """
+        names = {**headless, **services}
+        self._followed = frozenset(f"{name}.{self.suffix}" for name in services)
+        self._names = {f"{name}.{self.suffix}": addresses for name, addresses in names.items()}
+
+    def answer(self, request: bytes, now_s: float) -> bytes:
+        """Return the response to one query for one name."""
+        number, flags = struct.unpack_from(">HH", request)
+        labels, position = [], 12
+        while length := request[position]:
+            labels.append(request[position + 1 : position + 1 + length].decode("ascii"))
+            position += 1 + length
+        position += 1
+        kind, of = struct.unpack_from(">HH", request, position)
+        addresses, left_s = self._look_up(".".join(labels).lower(), now_s)
+        found = (addresses or ()) if (kind, of) == (_A, _IN) else ()
+        flags = _ANSWER | _AUTHORITATIVE | _RECURSION | (flags & _RECURSION_WANTED)
+        if addresses is None:
+            flags |= _NO_SUCH_NAME
+        head = struct.pack(">HHHHHH", number, flags, 1, len(found), 0, 0)
+        records = b"".join(
+            _SAME_NAME
+            + struct.pack(">HHIH", _A, _IN, left_s, 4)
+            + ipaddress.IPv4Address(address).packed
+            for address in found
+        )
+        return head + request[12 : position + 4] + records
+
+    def _look_up(self, name: str, now_s: float) -> tuple[Sequence[str] | None, int]:
+        """Return the addresses of a name, or None if it does not exist, and for how many more
+        seconds they are cached.
+        """
+        if name in self._followed:
+            return self._names[name], 0
+        end_s, addresses = self._cache.get(name, (now_s, None))
+        if now_s >= end_s:
+            end_s, addresses = now_s + CACHE_S, self._names.get(name)
+            self._cache[name] = end_s, addresses
+        return addresses, int(end_s - now_s)
+
+
 class ClusterDns:
     """A DNS server on `host` while it is open; `publish` replaces all names at once."""
 
     def __init__(self, host: str, *, namespace: str) -> None:
         self.host = host
-        self._names: Mapping[str, Sequence[str]] = {}
-        self._followed: frozenset[str] = frozenset()
-        self._cache: dict[str, tuple[float, Sequence[str] | None]] = {}  # name: (end, addresses)
-        self._suffix = f"{namespace}.svc.cluster.local"
-        self._server = socketserver.UDPServer((host, PORT), _handler(self))
+        self._names = CachedNames(namespace)
+        self.publish = self._names.publish
+        self._server = socketserver.UDPServer((host, PORT), _handler(self._names))
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> Self:
@@ -53,68 +106,22 @@ class ClusterDns:
         self._thread.join()
         self._server.server_close()
 
-    def publish(
-        self, headless: Mapping[str, Sequence[str]], services: Mapping[str, Sequence[str]]
-    ) -> None:
-        """Replace all names in the namespace: those of headless services and their pods, such as
-        `broker-1.broker`, and those of services with a cluster IP.
-        """
-        names = {**headless, **services}
-        self._followed = frozenset(f"{name}.{self._suffix}" for name in services)
-        self._names = {f"{name}.{self._suffix}": addresses for name, addresses in names.items()}
-
     def resolv_conf(self) -> str:
         """Return the resolv.conf that the kubelet gives every pod."""
         return (
             f"nameserver {self.host}\n"
-            f"search {self._suffix} svc.cluster.local cluster.local\n"
+            f"search {self._names.suffix} svc.cluster.local cluster.local\n"
             "options ndots:5\n"
         )
-
-    def answer(self, request: bytes) -> bytes:
-        """Return the response to one query for one name."""
-        number, flags = struct.unpack_from(">HH", request)
-        labels, position = [], 12
-        while length := request[position]:
-            labels.append(request[position + 1 : position + 1 + length].decode("ascii"))
-            position += 1 + length
-        position += 1
-        kind, of = struct.unpack_from(">HH", request, position)
-        addresses, left_s = self._look_up(".".join(labels).lower())
-        found = (addresses or ()) if (kind, of) == (_A, _IN) else ()
-        flags = _ANSWER | _AUTHORITATIVE | _RECURSION | (flags & _RECURSION_WANTED)
-        if addresses is None:
-            flags |= _NO_SUCH_NAME
-        head = struct.pack(">HHHHHH", number, flags, 1, len(found), 0, 0)
-        records = b"".join(
-            _SAME_NAME
-            + struct.pack(">HHIH", _A, _IN, left_s, 4)
-            + ipaddress.IPv4Address(address).packed
-            for address in found
-        )
-        return head + request[12 : position + 4] + records
-
-    def _look_up(self, name: str) -> tuple[Sequence[str] | None, int]:
-        """Return the addresses of a name, or None if it does not exist, and for how many more
-        seconds they are cached.
-        """
-        if name in self._followed:
-            return self._names[name], 0
-        now_s = time.monotonic()
-        end_s, addresses = self._cache.get(name, (0.0, None))
-        if now_s >= end_s:
-            end_s, addresses = now_s + CACHE_S, self._names.get(name)
-            self._cache[name] = end_s, addresses
-        return addresses, int(end_s - now_s)
 
     def _serve(self) -> None:
         self._server.serve_forever(poll_interval=0.05)
 
 
-def _handler(dns: ClusterDns) -> type[socketserver.BaseRequestHandler]:
+def _handler(names: CachedNames) -> type[socketserver.BaseRequestHandler]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             request, socket = self.request
-            socket.sendto(dns.answer(request), self.client_address)
+            socket.sendto(names.answer(request, time.monotonic()), self.client_address)
 
     return Handler
