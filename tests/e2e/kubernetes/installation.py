@@ -230,6 +230,7 @@ def client_pod(
     environment: Mapping[str, str] | None = None,
     secret: str | None = "tls",
     hosts: Mapping[str, str] | None = None,
+    memory: str = "512Mi",
 ) -> dict[str, object]:
     """Return a client's pod as the README describes it: with the label, and with a certificate.
 
@@ -247,7 +248,7 @@ def client_pod(
         "env": [{"name": key, "value": value} for key, value in (environment or {}).items()],
         "resources": {
             "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "16Mi"},
-            "limits": {"memory": "512Mi", "ephemeral-storage": "64Mi"},
+            "limits": {"memory": memory, "ephemeral-storage": "64Mi"},
         },
         "securityContext": {
             "allowPrivilegeEscalation": False,

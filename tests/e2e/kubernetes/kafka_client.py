@@ -47,7 +47,9 @@ print("wrote and read", records)
 """
 
 
-def start(installation: Installation, *, hosts: Mapping[str, str] | None = None) -> None:
+def start(
+    installation: Installation, *, hosts: Mapping[str, str] | None = None, memory: str = "512Mi"
+) -> None:
     """Start the pod `kafka` with the certificate of `odradek-client-tls`. `hosts` are addresses by name."""
     cluster = installation.cluster
     cluster.kubectl("create", "namespace", NAMESPACE)
@@ -62,6 +64,7 @@ def start(installation: Installation, *, hosts: Mapping[str, str] | None = None)
         volumes={f"/borrowed/{name}": _folder(packages / name) for name in _PACKAGES},
         environment={"PYTHONPATH": "/borrowed"},
         hosts=hosts,
+        memory=memory,
     )
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
     ready = ("wait", "--for=condition=Ready", "pod/kafka", "--timeout=120s")

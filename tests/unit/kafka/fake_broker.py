@@ -120,9 +120,12 @@ class FakePartitions:
     def find(self, topic: str | bytes, partition: int) -> FakePartition:
         return FakePartition(self, topic, partition)
 
-    async def fetch(self, wants: Sequence[Any], *, bytes_max: int, **_: Any) -> list[ReadOutcome]:
+    async def fetch(
+        self, wants: Sequence[Any], *, bytes_max: int, hold: Callable[[int], None], **_: Any
+    ) -> list[ReadOutcome]:
         self.fetched += wants
         self.fetched_bytes_max.append(bytes_max)
+        hold(bytes_max)
         if self.fetch_waits:
             try:
                 await self.never.wait()

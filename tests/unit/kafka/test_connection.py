@@ -308,6 +308,21 @@ async def test_the_more_answers_nobody_takes_the_smaller_are_the_next() -> None:
         await eventually(lambda: not served.unsent.total_bytes)
 
 
+async def test_the_more_is_being_read_the_smaller_are_the_next_answers() -> None:
+    served = fake_broker.services()
+    served.unsent = UnsentResponses(bytes_max=8 << 20)
+    async with listening(served) as server:
+        server.partitions.fetch_waits = True
+        clients = [await server.connect() for _ in range(3)]
+        for number, client in enumerate(clients, 1):
+            client.send(ApiKey.FETCH, 12, fetch_12(0, bytes_max=6 << 20))
+            await eventually(lambda n=number: len(server.partitions.fetched_bytes_max) == n)
+        assert server.partitions.fetched_bytes_max == [6 << 20, 2 << 20, LEAST_BYTES]
+        for client in clients:
+            client.writer.transport.abort()
+        await eventually(lambda: not served.unsent.total_bytes)
+
+
 async def test_throttled_clients_wait_and_are_told() -> None:
     served = fake_broker.services()
     served.quotas.quotas_changed({(("client-id", "me"),): {"producer_byte_rate": 10.0}})

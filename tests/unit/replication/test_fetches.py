@@ -157,6 +157,22 @@ async def test_a_fetch_waits_for_records_and_stops_watching_when_it_ends() -> No
         assert not partition.host.watchers
 
 
+async def test_a_fetch_tells_what_it_holds_in_memory() -> None:
+    async with leading(memory_broker(CONFIG)) as (partitions, _):
+        held: list[int] = []
+        want = FetchWant(partition=served(partitions), offset=Offset(3), bytes_max=1 << 20)
+        (outcome,) = await partitions.fetch(
+            [want],
+            bytes_min=1,
+            bytes_max=1 << 20,
+            wait_ms_max=600_000,
+            read_committed=False,
+            hold=held.append,
+        )
+        assert outcome.size_bytes > 0
+        assert held == [1 << 20, outcome.size_bytes]
+
+
 async def test_the_leader_is_named_by_topic_name_and_id() -> None:
     async with leading(memory_broker(CONFIG)) as (partitions, _):
         for topic in (TOPIC, TOPIC_ID):

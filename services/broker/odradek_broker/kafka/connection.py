@@ -97,8 +97,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._file: FrameFile | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The transports of uvloop are not a subclass of it.
-        stream = cast("asyncio.Transport", transport)
+        stream = cast("asyncio.Transport", transport)  # those of uvloop are no subclass of it
         self._transport = stream
         self._writer = self._line.opened(stream, self._written)
         try:
@@ -468,6 +467,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             if self._line.flush():
                 self._was_active = True
+                self._owner.registry.services.unsent.hold(self, self._writer.waiting_bytes)
         except OSError as error:
             self._close(f"the records of a response cannot be read: {error}")
 

@@ -28,13 +28,13 @@ LEAST_BYTES: Final = 1 << 20
 
 
 class UnsentResponses:
-    """The bytes of responses that clients have not taken yet, on all connections together.
+    """The bytes of responses that are being read from the disk or that clients have not taken yet, of all connections.
 
     A response to a fetch may have 50 MiB, and what its socket does not take stays in memory. Each connection is
     bounded, because it begins no request while bytes are unsent. This class bounds all of them together: the more
     bytes are unsent, the fewer bytes of records go into a new response, down to `LEAST_BYTES`. So many
-    bytes are always allowed, and clients that read their responses make progress beside those that do not. Connections
-    report when they stop sending and when they resume.
+    bytes are always allowed, and clients that read their responses make progress beside those that do not. A fetch
+    holds what it reads until it has the response; from then on its connection holds what it has not sent.
     """
 
     __slots__ = ("_bytes_max", "_unsent", "total_bytes")
@@ -44,11 +44,11 @@ class UnsentResponses:
         self._unsent: dict[object, int] = {}
         self.total_bytes = 0
 
-    def hold(self, connection: object, size_bytes: int) -> None:
-        """Record how many bytes a connection has not sent."""
-        self.total_bytes += size_bytes - self._unsent.pop(connection, 0)
+    def hold(self, holder: object, size_bytes: int) -> None:
+        """Record how many bytes a fetch reads, or a connection has not sent."""
+        self.total_bytes += size_bytes - self._unsent.pop(holder, 0)
         if size_bytes:
-            self._unsent[connection] = size_bytes
+            self._unsent[holder] = size_bytes
 
     def room_for(self, wanted_bytes: int) -> int:
         """Return how many bytes of records a response may have."""

@@ -90,13 +90,15 @@ class LocalPartitions:
         client_rack: str = "",
         may_send_files: bool = False,
         pace: Pace | None = None,
+        hold: Callable[[int], None] | None = None,
     ) -> list[ReadOutcome]:
         """Read partitions in the order of `wants`. Wait until there are `bytes_min` bytes or an error, for at most
         `wait_ms_max`.
 
         At least one batch is returned even if it is larger than `bytes_max`. The caller cancels this when the client
         disconnects. With `may_send_files` an outcome may have a `file_slice`, which may be sent only if
-        `Partition.gate_read` returns it. `pace` lets other requests run between thousands of `wants`.
+        `Partition.gate_read` returns it. `pace` lets other requests run between thousands of `wants`. `hold` is told
+        how many bytes of records may be in memory: `bytes_max` during a read, then as many as were read.
         """
         deadline_ms = self._clock.monotonic_ms() + wait_ms_max
         waiter: FetchWaiter | None = None
@@ -104,6 +106,8 @@ class LocalPartitions:
             while True:
                 if waiter is not None:
                     waiter.mark()
+                if hold is not None:
+                    hold(bytes_max)
                 outcomes, is_of_one_moment = await _read_all(
                     wants,
                     bytes_max,
@@ -112,6 +116,8 @@ class LocalPartitions:
                     may_send_files,
                     pace,
                 )
+                if hold is not None:
+                    hold(sum(one.size_bytes for one in outcomes if one.file_slice is None))
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
                 if remaining_ms <= 0 or _is_worth_responding(outcomes, bytes_min):
                     return outcomes

@@ -90,28 +90,33 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
     wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
     if len(wants) < len(outcomes):
         wait_ms = 0  # do not wait: an error is reported at once
-    read = (
-        await services.partitions.fetch(
-            wants,
-            bytes_min=max(0, min(message.bytes_min, bytes_max)),
-            bytes_max=bytes_max,
-            wait_ms_max=wait_ms,
-            read_committed=message.isolation_level == _READ_COMMITTED,
-            client_rack=message.rack,
-            # Slices of files must be sent at once after the check of the lease, and a long response is not.
-            may_send_files=not request.session.is_encrypted and not is_long,
-            pace=request.pace if is_long else None,
+    this_fetch = object()
+    try:
+        read = (
+            await services.partitions.fetch(
+                wants,
+                bytes_min=max(0, min(message.bytes_min, bytes_max)),
+                bytes_max=bytes_max,
+                wait_ms_max=wait_ms,
+                read_committed=message.isolation_level == _READ_COMMITTED,
+                client_rack=message.rack,
+                # Slices of files must be sent at once after the check of the lease, and a long response is not.
+                may_send_files=not request.session.is_encrypted and not is_long,
+                pace=request.pace if is_long else None,
+                hold=partial(services.unsent.hold, this_fetch),
+            )
+            if wants
+            else ()
         )
-        if wants
-        else ()
-    )
-    reads = iter(zip(wants, read, strict=True))
-    steps = _encode_steps(
-        request,
-        begun,
-        [(None, outcome) if outcome is not None else next(reads) for outcome in outcomes],
-    )
-    return await request.pace.run(steps) if is_long else all_steps(steps)
+        reads = iter(zip(wants, read, strict=True))
+        steps = _encode_steps(
+            request,
+            begun,
+            [(None, outcome) if outcome is not None else next(reads) for outcome in outcomes],
+        )
+        return await request.pace.run(steps) if is_long else all_steps(steps)
+    finally:
+        services.unsent.hold(this_fetch, 0)  # from this turn on the connection holds the response
 
 
 def _may_read(request: AnyRequest, wanted: Wanted) -> bool:
