@@ -193,6 +193,7 @@ def _stateful_violations(found: list[Object]) -> Iterator[str]:
             if container.get(probe, {}).get("grpc", {}).get("service") != service:
                 yield f"{name}: {probe} does not ask for {service}"
         yield from _identity_violations(name, container)
+        yield from _variable_violations(name, container)
         yield from _key_violations(name, pod)
 
 
@@ -223,6 +224,16 @@ def _identity_violations(name: str, container: Object) -> Iterator[str]:
         yield f"{name}: other brokers look up its name, which may be a stale one"
     if re.search(r"\$\(POD_NAME\)\.broker\b", advertised):
         yield f"{name}: clients dial a name that is stale after each restart"
+
+
+def _variable_violations(name: str, container: Object) -> Iterator[str]:
+    """Check that a variable refers only to those before it: Kubernetes leaves other references as they are."""
+    defined: set[str] = set()
+    for one in container.get("env", ()):
+        for used in re.findall(r"\$\((\w+)\)", one.get("value", "")):
+            if used not in defined:
+                yield f"{name}: {one['name']} refers to {used}, which comes later"
+        defined.add(one["name"])
 
 
 def _key_violations(name: str, pod: Object) -> Iterator[str]:

@@ -217,6 +217,21 @@ def test_the_policies_notice_an_advertised_name_that_is_stale_after_a_restart(
     assert violations(found) == [noticed]
 
 
+def test_the_policies_notice_a_variable_that_refers_to_a_later_one() -> None:
+    """Brokers would advertise `$(POD_NAME)` literally."""
+    found = objects("overlays/prod")
+    (broker,) = [
+        o for o in found if o["kind"] == "StatefulSet" and o["metadata"]["name"] == "broker"
+    ]
+    environment = broker["spec"]["template"]["spec"]["containers"][0]["env"]
+    environment.sort(key=lambda one: not one["name"].endswith("ADVERTISED_LISTENERS"))
+    name = "ODRADEK_BROKER_ADVERTISED_LISTENERS"
+    assert violations(found) == [
+        f"broker: {name} refers to {used}, which comes later"
+        for used in ("POD_NAME", "POD_NAME", "POD_IP")
+    ]
+
+
 @pytest.mark.parametrize(
     ("secret", "noticed"),
     [
