@@ -34,6 +34,7 @@ from tests.e2e.kubernetes.manifests import (
     proxy_settings,
     volumes,
 )
+from tests.e2e.kubernetes.programs import KUBERNETES
 
 HERE = Path(__file__).parent
 BRIDGE = "odrkube"
@@ -167,6 +168,7 @@ class Cluster:
         for name in KERNEL_SETTINGS:
             if (file := Path("/proc/sys", name)).exists():
                 self._settings[name] = file.read_text()
+        _prepare_namespaces()
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
         _run("ip", "link", "set", BRIDGE, "up")
         for number in range(1, self.nodes + 1):
@@ -252,7 +254,7 @@ class Cluster:
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
             "--kubelet-preferred-address-types=InternalIP",
-            "--feature-gates=PodTopologyLabelsAdmission=true",
+            *_gates(),
         )
         wait_until(lambda: _answers(f"{API}/readyz", pki / "ca.crt"), "the API server serves")
         account = [
@@ -394,6 +396,23 @@ class Cluster:
         self._kill(f"containerd-{number}")
         for process in _processes_with(f"{SOCKETS}/{number}.sock"):
             os.kill(process, signal.SIGKILL)
+
+
+def _prepare_namespaces() -> None:
+    """Let `ip` prepare the folder of network namespaces before pods have any.
+
+    The first `ip netns add` on a machine mounts the folder over itself. Namespaces in it would be mounted twice, and
+    containerd could not remove them.
+    """
+    _run("ip", "netns", "add", BRIDGE)
+    _run("ip", "netns", "del", BRIDGE)
+
+
+def _gates() -> list[str]:
+    """Let pods have their node's zone, which is the default from Kubernetes 1.35 on, and unknown before 1.33."""
+    if KUBERNETES.startswith(("v1.33.", "v1.34.")):
+        return ["--feature-gates=PodTopologyLabelsAdmission=true"]
+    return []
 
 
 def _kill_processes_of_node(number: int) -> None:
