@@ -5,7 +5,6 @@ overlay.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import pytest
 
 from tests.e2e.kubernetes import programs
 from tests.e2e.kubernetes.cluster import Cluster
-from tests.e2e.kubernetes.image import ImageBuild, python_base
-from tests.e2e.kubernetes.installation import Installation
+from tests.e2e.kubernetes.image import built, python_base
+from tests.e2e.kubernetes.installation import IMAGE, Installation
 from tests.tools import need
 from tests.unit.kubernetes.rendered import K8S, ROOT
 
@@ -28,16 +27,21 @@ def built_programs() -> Path:
 
 
 @pytest.fixture(scope="session")
-def image(built_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(built_programs: Path) -> Path:
+    """Return the root file system on which images are based."""
+    return python_base(built_programs.parent / "base")
+
+
+@pytest.fixture(scope="session")
+def image(built_programs: Path, base: Path) -> Path:
     """Return the image of the services as an archive."""
-    scratch = tmp_path_factory.mktemp("image")
-    base = python_base(built_programs.parent / "base")
-    build = ImageBuild(
-        K8S / "Containerfile", context=ROOT, arguments={"BASE": base}, scratch=scratch / "stages"
+    return built(
+        K8S / "Containerfile",
+        IMAGE,
+        context=ROOT,
+        arguments={"BASE": base},
+        kept=built_programs.parent / "images",
     )
-    build.save("docker.io/library/odradek:0.1.0", scratch / "odradek.tar")
-    shutil.rmtree(scratch / "stages")
-    return scratch / "odradek.tar"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Template
 
@@ -28,43 +29,131 @@ LIBRARIES = (
     "ca-certificates,libssl3,libffi8,libsqlite3-0,zlib1g,libbz2-1.0,liblzma5,libreadline8,"
     "libncursesw6,libexpat1,libuuid1"
 )
+# What the official images of Debian and Python leave out.
+_LEFT_OUT = ("usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man")
+_LEFT_OUT_OF_PYTHON = ("__pycache__", "*.a", "test", "tests", "idle_test", "site-packages")
 _BORROWED = ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt")
 
 
 def python_base(root: Path) -> Path:
-    """Return a root file system with Python under /usr/local, which is made once."""
+    """Return a root file system with Python and pip under /usr/local, which is made once."""
     if (root / "finished").exists():
         return root / "root"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     words = ["debootstrap", "--variant=minbase", f"--include={LIBRARIES}", "bookworm"]
     subprocess.run([*words, str(root / "root")], check=True, stdout=subprocess.DEVNULL)
-    ignored = shutil.ignore_patterns("__pycache__", "*.a", "test", "site-packages")
+    ignored = shutil.ignore_patterns(*_LEFT_OUT_OF_PYTHON)
     local = root / "root" / "usr" / "local"
-    shutil.copytree(sys.base_prefix, local, symlinks=True, dirs_exist_ok=True, ignore=ignored)
+    for part in ("include", "lib"):
+        place = Path(sys.base_prefix, part)
+        shutil.copytree(place, local / part, symlinks=True, dirs_exist_ok=True, ignore=ignored)
     major, minor = sys.version_info[:2]
+    shutil.copy2(Path(sys.base_prefix, "bin", f"python{major}.{minor}"), local / "bin")
+    for name in ("python", "python3"):
+        (local / "bin" / name).symlink_to(f"python{major}.{minor}")
     (local / "lib" / f"python{major}.{minor}" / "site-packages").mkdir()
+    libraries = [*local.glob("lib/*.so*"), *local.glob("lib/python*/lib-dynload/*.so")]
+    subprocess.run(["strip", "--strip-unneeded", *map(str, libraries)], check=True)
     subprocess.run(["chown", "-R", "0:0", str(local)], check=True)
     subprocess.run(["chroot", str(root / "root"), "ldconfig"], check=True)
+    pip = ["/usr/local/bin/python3", "-m", "ensurepip"]
+    own = {"PATH": BASE_PATH}
+    subprocess.run(
+        ["chroot", str(root / "root"), *pip], env=own, check=True, stdout=subprocess.DEVNULL
+    )
+    for left_out in _LEFT_OUT:
+        shutil.rmtree(root / "root" / left_out)
+        (root / "root" / left_out).mkdir()
     for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):
         shutil.rmtree(root / "root" / waste)
         (root / "root" / waste / "partial").mkdir(parents=True)
-    (root / "finished").touch()
+    (root / "finished").write_text(uuid.uuid4().hex)
     return root / "root"
 
 
+def built(
+    containerfile: Path,
+    name: str,
+    *,
+    context: Path,
+    arguments: Mapping[str, str | Path],
+    kept: Path,
+) -> Path:
+    """Return the archive of an image, which is built again only after a file of it has changed."""
+    kept.mkdir(parents=True, exist_ok=True)
+    stem = f"{kept / name.replace(':', '-')}-{containerfile.suffix.lstrip('.') or 'services'}"
+    parts = [containerfile.read_bytes(), repr(sorted(arguments.items())).encode()]
+    parts += [
+        (given.parent / "finished").read_bytes()
+        for given in arguments.values()
+        if isinstance(given, Path) and (given.parent / "finished").exists()
+    ]
+    parts += _copied_files(containerfile, context)
+    digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    archive = Path(f"{stem}-{digest[:16]}.tar")
+    if not archive.exists():
+        for older in kept.glob(f"{Path(stem).name}-*.tar"):
+            older.unlink()
+        scratch = kept / "stages"
+        build = ImageBuild(containerfile, context=context, arguments=arguments, scratch=scratch)
+        build.save(f"docker.io/library/{name}", kept / "unfinished.tar")
+        shutil.rmtree(scratch)
+        (kept / "unfinished.tar").rename(archive)
+    return archive
+
+
+def bytes_unpacked(archive: Path) -> int:
+    """Return the size of all files of an image."""
+    return sum(member.size for member in _members(archive) if member.isfile())
+
+
+def paths_of(archive: Path) -> Iterator[str]:
+    """Yield the path of each file and folder of an image."""
+    return (member.name for member in _members(archive))
+
+
+def _members(archive: Path) -> Iterator[tarfile.TarInfo]:
+    with (
+        tarfile.open(archive) as whole,
+        tarfile.open(fileobj=whole.extractfile("layer.tar")) as layer,
+    ):
+        yield from layer
+
+
+def _copied_files(containerfile: Path, context: Path) -> Iterator[bytes]:
+    """Yield the path and the content of every file that the build copies from its context."""
+    for one in read(containerfile):
+        if one.word != "COPY" or one.text.startswith("--from="):
+            continue
+        for source in shlex.split(one.text)[:-1]:
+            place = context / source
+            for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+                path = str(file.relative_to(context))
+                if file.is_file() and not is_ignored(path):
+                    yield path.encode()
+                    yield file.read_bytes()
+
+
 class ImageBuild:
-    """The stages of one Containerfile; `arguments` has the root file system for each FROM
-    ${NAME}.
+    """The stages of one Containerfile.
+
+    `arguments` has the value of each ARG that is not the default; that of a base is a root file system.
     """
 
     def __init__(
-        self, containerfile: Path, *, context: Path, arguments: Mapping[str, Path], scratch: Path
+        self,
+        containerfile: Path,
+        *,
+        context: Path,
+        arguments: Mapping[str, str | Path],
+        scratch: Path,
     ) -> None:
         self._context, self._arguments, self._scratch = context, arguments, scratch
         self._stages: dict[str, Path] = {}
         self._config: dict[str, object] = {}
         self._environment: dict[str, str] = {}
+        self._given: dict[str, str] = {}
         self._folder = "/"
         self.root = scratch
         for one in read(containerfile):
@@ -79,21 +168,15 @@ class ImageBuild:
                 (self.root / one.text.lstrip("/")).mkdir(parents=True, exist_ok=True)
             elif one.word == "ENV":
                 self._set(shlex.split(one.text))
+            elif one.word == "ARG":
+                name, _, default = one.text.partition("=")
+                self._given[name] = str(arguments.get(name, default))
             elif one.word in ("ENTRYPOINT", "CMD"):
                 self._config[one.word.capitalize()] = one.listed()
             elif one.word == "USER":
                 self._config["User"] = one.text
             else:
-                assert one.word in ("ARG", "LABEL", "STOPSIGNAL"), f"{one.word} is not known here"
-
-    def bytes_unpacked(self) -> int:
-        """Return the size of all files of the last stage."""
-        seen: dict[int, int] = {}
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                status = os.lstat(os.path.join(folder, name))
-                seen[status.st_ino] = status.st_size
-        return sum(seen.values())
+                assert one.word in ("LABEL", "STOPSIGNAL"), f"{one.word} is not known here"
 
     def save(self, name: str, archive: Path) -> None:
         """Write the last stage as an archive that `ctr images import` reads."""
@@ -117,12 +200,13 @@ class ImageBuild:
         self.root = self._scratch / f"stage-{len(self._stages)}"
         shutil.rmtree(self.root, ignore_errors=True)
         self._folder, self._config, self._environment = "/", {}, {"PATH": BASE_PATH}
+        self._given = {}
         self._stages[words[-1]] = self.root
         if words[0] == "scratch":
             self.root.mkdir(parents=True)
             return
         argument = re.fullmatch(r"\$\{(\w+)\}", words[0])
-        base = self._stages[words[0]] if argument is None else self._arguments[argument[1]]
+        base = self._stages[words[0]] if argument is None else Path(self._arguments[argument[1]])
         self._scratch.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-a", "--reflink=auto", str(base), str(self.root)], check=True)
 
@@ -137,7 +221,7 @@ class ImageBuild:
         own = {"HOME": "/root", "PIP_CERT": f"/{_BORROWED[1]}", "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(
             ["chroot", str(self.root), "/bin/sh", "-ec", f"cd {self._folder}; {command}"],
-            env={**proxies, **own, **self._environment},
+            env={**proxies, **own, **self._given, **self._environment},
             check=True,
             stdout=subprocess.DEVNULL,
         )

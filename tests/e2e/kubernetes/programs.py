@@ -15,6 +15,8 @@ from pathlib import Path
 KUBERNETES = os.environ.get("ODRADEK_TESTS_KUBERNETES", "v1.34.4")
 COREDNS = "v1.13.1"
 HELM = "v3.18.6"
+OPERATOR = "github.com/prometheus-operator/prometheus-operator"
+OPERATOR_VERSION = "v0.85.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "odradek" / "kubernetes"
 SERVERS = {
     "kube-apiserver": "app.NewAPIServerCommand()",
@@ -99,6 +101,15 @@ def build() -> Path:
             module = f"helm.sh/helm/v3/cmd/helm@{HELM}"
             subprocess.run(["go", "install", module], env=environment, check=True)
     return folder
+
+
+def operator_definitions() -> list[Path]:
+    """Return the files with the definitions of the Prometheus operator's resources."""
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "go.mod").write_text("module programs\n")
+        module = f"{OPERATOR}@{OPERATOR_VERSION}"
+        facts = json.loads(_go(Path(scratch), "mod", "download", "-json", module))
+    return sorted(Path(facts["Dir"], "example", "prometheus-operator-crd").glob("*.yaml"))
 
 
 def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:

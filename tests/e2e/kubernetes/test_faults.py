@@ -4,15 +4,57 @@ no record is lost.
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 
 from tests.e2e.kubernetes.conftest import Report
-from tests.e2e.kubernetes.installation import WORKLOADS, Installation
+from tests.e2e.kubernetes.installation import CLIENTS, WORKLOADS, Installation, client_pod
 
 PAUSE_S_MAX = 1.0
 LOST_NODE_PAUSE_S_MAX = 5.0
 QUORUM_ROLL_S_MAX = 30.0
 CLIENT_NODE = 1  # DNS is there, too
+REST_LOAD = """
+import http.client, json, pathlib, ssl, time
+from odradek import TlsOptions
+from odradek.sync import Client
+tls = "/etc/odradek-tls/"
+context = ssl.create_default_context(cafile=tls + "ca.crt")
+context.load_cert_chain(tls + "tls.crt", tls + "tls.key")
+kind = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+connection, end, number, gap_s, failed = None, pathlib.Path("/tmp/end"), 0, 0.0, 0
+run, last_s = time.time_ns(), time.monotonic()
+while not end.exists():
+    try:
+        if connection is None:
+            connection = http.client.HTTPSConnection("gateway.odradek.svc", 8082, context=context, timeout=5)
+        connection.request("POST", "/topics/hello", json.dumps({"records": [{"value": [run, number]}]}), kind)
+        response = connection.getresponse()
+        told = json.loads(response.read())
+        assert response.status == 200 and "offset" in told["offsets"][0], told
+    except (OSError, http.client.HTTPException, AssertionError, KeyError, ValueError):
+        failed += 1
+        connection = None
+        continue
+    now_s = time.monotonic()
+    gap_s, last_s, number = max(gap_s, now_s - last_s), now_s, number + 1
+    time.sleep(0.01)
+options = TlsOptions(ca=tls + "ca.crt", cert=tls + "tls.crt", key=tls + "tls.key")
+with Client("bootstrap.odradek.svc:9090", tls=options) as client, client.consumer() as consumer:
+    places, seen, read = [("hello", partition) for partition in range(3)], set(), 0
+    consumer.assign(places)
+    consumer.seek_to_beginning()
+    total = sum(consumer.end_offsets(places).values())
+    while read < total:
+        records = consumer.getmany(timeout_ms=30_000)
+        assert records, f"{read} of {total} records came"
+        read += len(records)
+        seen.update(record.value.replace(b" ", b"") for record in records)
+lost = sum(json.dumps([run, one], separators=(",", ":")).encode() not in seen for one in range(number))
+print(json.dumps({"acknowledged": number, "longest_gap_s": round(gap_s, 3), "retried": failed, "lost": lost}))
+"""
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 
 
@@ -81,3 +123,24 @@ def test_a_lost_node_pauses_for_seconds(installation: Installation, report: Repo
     report(pause_s=lost_s, bar_s=LOST_NODE_PAUSE_S_MAX, back_pause_s=back_s)
     assert lost_s <= LOST_NODE_PAUSE_S_MAX
     assert back_s <= PAUSE_S_MAX
+
+
+def test_rest_clients_notice_little_of_rolling_gateways(
+    installation: Installation, report: Report
+) -> None:
+    """A client with one connection to the service of the gateways repeats a request that failed, at once."""
+    installation.prepare_clients({"odradek-client-tls": "client-tls"})
+    cluster, space = installation.cluster, f"--namespace={CLIENTS}"
+    pod = client_pod("rest", ["sleep", "infinity"], node=CLIENT_NODE, secret="client-tls")
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    cluster.kubectl(space, "wait", "--for=condition=Ready", "pod/rest", "--timeout=120s")
+    command = cluster.command(space, "exec", "rest", "--", "python", "-c", REST_LOAD)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
+        rolls_s = [installation.roll("deployment/gateway") for _ in range(2)]
+        cluster.kubectl(space, "exec", "rest", "--", "touch", "/tmp/end")
+        assert load.stdout is not None
+        told = json.loads(load.stdout.read())
+    report(rolls_s=rolls_s, bar_s=PAUSE_S_MAX, **told)
+    assert told["acknowledged"] > 0
+    assert told["lost"] == 0
+    assert told["longest_gap_s"] <= PAUSE_S_MAX

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from tests.e2e.kubernetes import kafka_client
+from tests.e2e.kubernetes import kafka_client, programs
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.installation import (
     CLIENTS,
@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 DOMAIN = "odradek.example.com"  # as in components/external-access
 EXTERNAL = {f"broker-{number}": f"10.96.200.{number}" for number in (1, 2, 3)}
 NAMES = {f"{broker}.{DOMAIN}": address for broker, address in EXTERNAL.items()}
-MONITORING = {"ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
 
 
 def overlay(folder: Path) -> Path:
@@ -82,27 +81,6 @@ def secrets(folder: Path) -> list[dict[str, Any]]:
     return items
 
 
-def definitions() -> list[dict[str, Any]]:
-    """Return definitions of the Prometheus operator's resources that take any content."""
-    group = "monitoring.coreos.com"
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True}
-    return [
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"kind": kind, "plural": plural},
-                "versions": [version | {"schema": {"openAPIV3Schema": anything}}],
-            },
-        }
-        for kind, plural in MONITORING.items()
-    ]
-
-
 @pytest.fixture(scope="module")
 def production(
     built_programs: Path, image: Path, tmp_path_factory: pytest.TempPathFactory
@@ -111,7 +89,9 @@ def production(
     with Cluster(folder, built_programs, [image]) as cluster:
         installation = Installation(cluster)
         cluster.kubectl("apply", "-f", str(K8S / "base" / "namespace.yaml"))
-        items = [*definitions(), *secrets(tmp_path_factory.mktemp("certificates"))]
+        for definition in programs.operator_definitions():
+            cluster.kubectl("apply", "--server-side", "-f", str(definition))
+        items = secrets(tmp_path_factory.mktemp("certificates"))
         given = {"apiVersion": "v1", "kind": "List", "items": items}
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(given))
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")

@@ -1,0 +1,27 @@
+"""The image of the services is small, and has no tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kubernetes.conftest import Report
+from tests.e2e.kubernetes.image import bytes_unpacked, paths_of
+
+BYTES_MAX = 250_000_000
+TOOLS = ("pip", "pip3", "gcc", "cc", "java", "spark-submit")
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
+
+
+def test_the_image_of_the_services_is_small(image: Path, report: Report) -> None:
+    size = bytes_unpacked(image)
+    report(unpacked_mb=round(size / 1e6, 1), bar_mb=BYTES_MAX / 1e6)
+    assert size <= BYTES_MAX
+
+
+def test_the_image_of_the_services_has_no_tools(image: Path) -> None:
+    names = {Path(path).name for path in paths_of(image) if "/bin/" in path}
+    assert "odradek" in names
+    assert names.isdisjoint(TOOLS)
