@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from odradek import Client
 from odradek.embedded import ClusterPlan, EmbeddedCluster, free_ports
 from tests.integration.sdk.test_failover import Load, verify
 
-PATIENCE_S = 120.0
+PATIENCE_S = 100.0
+DERIVED_PORTS = (0, 1, 2, 10, 11, 12)
 FIRST_ID, PROCESSES = 11, 2
 
 
@@ -33,9 +35,9 @@ class Host:
     def __init__(self, cluster: EmbeddedCluster, directory: Path) -> None:
         self.log_path = directory / "host.log"
         self.directory = directory / "data"
-        (base, *_) = ports = sorted(free_ports(60))
-        # Ten apart, so that the derived ones are free, too.
-        self.status_port = ports[-1]
+        *ports, self.status_port = sorted(free_ports(60))
+        # Each broker has three ports, ten above those of the one before it.
+        base = next(port for port in ports if {port + i for i in DERIVED_PORTS} <= {*ports})
         self._settings = {
             "node.id": FIRST_ID,
             "host.id": "b",
@@ -66,6 +68,8 @@ class Host:
     def read_ready_line(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
+        readable, *_ = select.select([self.process.stdout], [], [], PATIENCE_S)
+        assert readable, f"waited for the brokers; log:\n{self.log_path.read_text()[-8_000:]}"
         ready = json.loads(self.process.stdout.readline())
         assert ready["event"] == "ready"
         self.process.stdout.close()
