@@ -97,7 +97,8 @@ def produce(route: str, path: str) -> list[Row]:
 
 PARTITION: Final = "/topics/{topic}/partitions/{partition}"
 ROWS: Final = [
-    unacceptable("GET /", "/", None),
+    # A browser, which accepts HTML, is sent to the page.
+    Row("GET /", "nothing acceptable", 406, 406, None, "/", accept="image/png"),
     unacceptable("GET /topics", "/topics"),
     unacceptable("GET /brokers", "/brokers"),
     # topics
