@@ -22,7 +22,11 @@ from kio.static.constants import EntityType
 
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 
-NOT_IN_KIO = {(ApiKey.DELETE_GROUPS, 3), (ApiKey.API_VERSIONS, 5)}
+NOT_IN_KIO = {
+    (ApiKey.DELETE_GROUPS, 3),
+    (ApiKey.API_VERSIONS, 5),
+    (ApiKey.TXN_OFFSET_COMMIT, 6),
+}
 _INTS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 

@@ -4,6 +4,7 @@ codec.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from typing import Any
 
@@ -47,7 +48,8 @@ def test_response_is_written_as_it_was_read(key: ApiKey, version: int) -> None:
 
 
 def test_kio_knows_all_but_those_named() -> None:
-    assert {(ApiKey.DELETE_GROUPS, 3), (ApiKey.API_VERSIONS, 5)} == NOT_IN_KIO
+    latest = {ApiKey.DELETE_GROUPS: 3, ApiKey.API_VERSIONS: 5, ApiKey.TXN_OFFSET_COMMIT: 6}
+    assert set(latest.items()) == NOT_IN_KIO
     for key, version in every_version():
         assert foreign_class(key, version, "request").__flexible__ == (
             version >= SUPPORTED[key].flexible
@@ -74,6 +76,34 @@ def test_api_versions_5_adds_the_node_that_is_wanted_to_version_4() -> None:
     response = foreign_bytes(next(some(ApiKey.API_VERSIONS, 4, "response")))
     decoded = MESSAGES[ApiKey.API_VERSIONS][1].decode(response, version=5)
     assert bytes(encode_message(decoded, 5)) == response
+
+
+def test_txn_offset_commit_6_has_the_id_of_a_topic_where_version_5_has_its_name() -> None:
+    topic_id = bytes(range(16))
+    start = b"\3tx\2g" + struct.pack(">qhi", 5, 1, 2) + b"\2m\0\2"
+    item = b"\2" + struct.pack(">iqi", 3, 4, 5) + b"\0\0" + b"\0\0"
+    old = decode_request(ApiKey.TXN_OFFSET_COMMIT, 5, start + b"\7orders" + item)
+    new = decode_request(ApiKey.TXN_OFFSET_COMMIT, 6, start + topic_id + item)
+    assert old.topics[0].name == "orders"
+    assert new.topics[0].topic_id == topic_id
+    assert (new.generation_id, new.member_id, new.group_instance_id) == (2, "m", None)
+    (partition,) = new.topics[0].partitions
+    assert partition.partition_index == old.topics[0].partitions[0].partition_index == 3
+    assert (partition.committed_offset, partition.committed_leader_epoch) == (4, 5)
+    response = MESSAGES[ApiKey.TXN_OFFSET_COMMIT][1]
+    result = response.TxnOffsetCommitResponseTopic
+    made = response(
+        topics=[
+            result(
+                topic_id=uuid.UUID(bytes=topic_id),
+                partitions=[
+                    result.TxnOffsetCommitResponsePartition(partition_index=3, error_code=100)
+                ],
+            )
+        ]
+    )
+    tail = b"\2" + struct.pack(">ih", 3, 100) + b"\0\0\0"
+    assert bytes(encode_message(made, 6)) == b"\0\0\0\0\2" + topic_id + tail
 
 
 def with_uuid_objects(obj: Any, struct: Any, version: int) -> None:

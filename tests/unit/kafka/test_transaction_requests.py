@@ -4,6 +4,7 @@ served at all.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.coordination.transaction_coordinator import OutdatedConnection
+from odradek_broker.groups.messages import OffsetsAnswer
 from odradek_broker.kafka.registry import Registry, load_handlers
 from odradek_broker.kafka.request import CloseConnection
 from odradek_broker.transactions.messages import Added, Ended, Initialized
-from odradek_protocol.identity import MetadataOffset
+from odradek_protocol.identity import MetadataOffset, PartitionIndex, TopicName, TopicPartition
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
@@ -22,6 +24,7 @@ from odradek_protocol.kafka.messages import (
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    TxnOffsetCommitRequest,
 )
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import FeatureLevel
@@ -65,6 +68,7 @@ async def ask(key: ApiKey, version: int, message: Any, response: Any) -> Any:
 
     for name in ("init_producer", "add_partitions", "end_transaction"):
         setattr(served.transactions, name, respond)
+    served.transactional_offsets.commit = respond
     request = fake_broker.request(served, key, version, message)
     return await load_handlers()[key].handle(request)  # type: ignore[misc]
 
@@ -140,6 +144,53 @@ async def test_one_bad_partition_leaves_the_others_unattempted() -> None:
         ("orders", 99): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ("__consumer_offsets", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
+
+
+@pytest.mark.parametrize("version", [5, 6])
+async def test_offsets_are_committed_for_topics_by_name_and_later_by_id(version: int) -> None:
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition = topic.TxnOffsetCommitRequestPartition
+    message = TxnOffsetCommitRequest(
+        transactional_id="tx",
+        group_id="g",
+        producer_id=5,
+        producer_epoch=0,
+        topics=[
+            topic(
+                name=name,
+                topic_id=topic_id,
+                partitions=[partition(partition_index=i, committed_offset=7) for i in (0, 99)],
+            )
+            for name, topic_id in (("orders", fake_broker.TOPICS["orders"]), ("no", b"?" * 16))
+        ],
+    )
+    orders = TopicPartition(TopicName("orders"), PartitionIndex(0))
+    response = await ask(
+        ApiKey.TXN_OFFSET_COMMIT,
+        version,
+        message,
+        OffsetsAnswer(partitions={orders: ErrorCode.OFFSET_METADATA_TOO_LARGE}),
+    )
+    codes = [[item.error_code for item in topic.partitions] for topic in response.topics]
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 6 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    out_of_range = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == [[ErrorCode.OFFSET_METADATA_TOO_LARGE, out_of_range], [unknown, unknown]]
+    assert response.topics[0].topic_id == uuid.UUID(bytes=b"o" * 16)
+
+
+@pytest.mark.parametrize(
+    ("version", "seen"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.STALE_MEMBER_EPOCH)]
+)
+async def test_an_old_epoch_of_a_member_is_named_as_the_client_knows_it(
+    version: int, seen: ErrorCode
+) -> None:
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    item = topic.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    orders = topic(name="orders", topic_id=fake_broker.TOPICS["orders"], partitions=[item])
+    message = TxnOffsetCommitRequest(transactional_id="tx", group_id="g", topics=[orders])
+    stale = OffsetsAnswer(error=ErrorCode.STALE_MEMBER_EPOCH)
+    response = await ask(ApiKey.TXN_OFFSET_COMMIT, version, message, stale)
+    assert response.topics[0].partitions[0].error_code == seen
 
 
 async def test_a_request_over_an_outdated_connection_closes_it() -> None:

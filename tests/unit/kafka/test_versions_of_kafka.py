@@ -19,10 +19,10 @@ from tests.unit.kafka.wire_client import listening
 
 KAFKA = json.loads(Path(__file__).with_name("apache_kafka_4_4.json").read_text())["apis"]
 NOT_SERVED = {
-    *range(24, 29),  # transactions
+    *range(24, 29),  # transactions, while not every broker supports them (see below)
     34,  # a broker has one log directory
     *range(38, 42),  # delegation tokens
-    *(61, 65, 66),  # transactions, described
+    *(61, 65, 66),  # the same
     *range(76, 80),  # share groups
     *(80, 81, 94),  # controllers come and go by their settings
     *range(83, 88),  # share groups
@@ -39,6 +39,13 @@ async def test_every_api_that_is_served_is_served_in_kafkas_versions() -> None:
     ours = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
     theirs = {api["key"]: (api["lowest"], api["highest"]) for api in KAFKA}
     assert {key: versions for key, versions in theirs.items() if key not in NOT_SERVED} == ours
+
+
+def test_the_requests_of_transactions_are_served_in_kafkas_versions() -> None:
+    theirs = {api["key"]: (api["lowest"], api["highest"]) for api in KAFKA}
+    for key in (*range(22, 29), 61, 65, 66):
+        ours = SUPPORTED[ApiKey(key)]
+        assert (ours.lowest, ours.highest) == theirs[key], ApiKey(key)
 
 
 def test_the_names_are_kafkas() -> None:

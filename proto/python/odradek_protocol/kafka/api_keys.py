@@ -110,7 +110,7 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4, 3),
     ApiKey.END_TXN: Versions(0, 5, 3),
     ApiKey.WRITE_TXN_MARKERS: Versions(1, 2, 1),
-    ApiKey.TXN_OFFSET_COMMIT: Versions(0, 5, 3),
+    ApiKey.TXN_OFFSET_COMMIT: Versions(0, 6, 3),
     ApiKey.DESCRIBE_ACLS: Versions(1, 3, 2),
     ApiKey.CREATE_ACLS: Versions(1, 3, 2),
     ApiKey.DELETE_ACLS: Versions(1, 3, 2),

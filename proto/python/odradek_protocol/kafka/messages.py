@@ -1,9 +1,9 @@
 """Kafka's messages: one class for each request and response of `api_keys.SUPPORTED`, for all its versions.
 
 kafka-python makes the classes from Kafka's schemas when it is imported. It has no schemas of the APIs 64, 68 and
-69, of ApiVersions 5 and of DeleteGroups 3; those are in `schemas/`, in the form of Kafka's own files. The types of
-the classes, for type checkers, are in `messages.pyi`, which `make proto` generates from the same schemas. An API that
-is added to `SUPPORTED` needs no change here.
+69, of ApiVersions 5, DeleteGroups 3 and TxnOffsetCommit 6; those are in `schemas/`, in the form of Kafka's own files.
+The types of the classes, for type checkers, are in `messages.pyi`, which `make proto` generates from the same schemas.
+An API that is added to `SUPPORTED` needs no change here.
 
 A nested struct is made by the class's attribute of that name, without a version:
 `MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Fields that a version does not have are left out, and

@@ -197,9 +197,7 @@ class OffsetShard:
             )
             # The offsets belong to the generation that ends; the next one has no assignment yet.
             return ErrorCode.NONE if error is ErrorCode.REBALANCE_IN_PROGRESS else error
-        error = group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
-        # Clients of TxnOffsetCommit do not know STALE_MEMBER_EPOCH.
-        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+        return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
 
     def handle_end_in_transaction(
         self, request_id: RequestId, end: EndInTransaction, *, now_ms: int

@@ -43,12 +43,6 @@ _I: Final = "INCREMENTAL_ALTER_CONFIGS *: "
 _P: Final = "PRODUCE *: "
 
 EXPLAINED: Final[tuple[Explained, ...]] = (
-    Explained(
-        "api_versions",
-        "*",
-        "api_keys[28].max_version",
-        "TxnOffsetCommit 6, which names topics by id, is not served yet; clients use 5",
-    ),
     # topics
     Explained("metadata", "*by null and no id", "*", _BUG),
     Explained(

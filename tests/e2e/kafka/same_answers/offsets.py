@@ -11,11 +11,12 @@ from tests.e2e.kafka.same_answers.groups import leave, member_of
 
 _UNKNOWN_ID = uuid.UUID(int=0xABCDEF)
 _BATCHED = 8
-_BY_ID = 10
+_BY_ID = {ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10, ApiKey.TXN_OFFSET_COMMIT: 6}
 
 
-def _item(talk: Conversation, topic: str, key: ApiKey) -> dict[str, Any]:
-    by_id = talk.version(key) >= _BY_ID
+def topic_item(talk: Conversation, topic: str, key: ApiKey) -> dict[str, Any]:
+    """Return a topic of a request, named as the request's version does."""
+    by_id = talk.version(key) >= _BY_ID[key]
     if by_id and topic in ("nowhere", "", "a b"):
         return {"name": topic, "topic_id": uuid.UUID(int=0) if topic == "" else _UNKNOWN_ID}
     return {"name": topic, "topic_id": talk.topic_id(topic) if by_id else bytes(16)}
@@ -39,7 +40,7 @@ def commit(
         "committed_metadata": "",
     }
     topics = [
-        _item(talk, topic, ApiKey.OFFSET_COMMIT)
+        topic_item(talk, topic, ApiKey.OFFSET_COMMIT)
         | {"partitions": [ordinary | part for part in parts]}
     ]
     return talk.ask(
@@ -69,7 +70,7 @@ def committed(
     """Fetch committed offsets; those of all topics without a topic."""
     topics = None
     if topic is not None:
-        topics = [_item(talk, topic, ApiKey.OFFSET_FETCH) | {"partition_indexes": [*indexes]}]
+        topics = [topic_item(talk, topic, ApiKey.OFFSET_FETCH) | {"partition_indexes": [*indexes]}]
         if talk.version(ApiKey.OFFSET_FETCH) < _BATCHED:
             del topics[0]["topic_id"]
     if topics is None and talk.version(ApiKey.OFFSET_FETCH) < 2:

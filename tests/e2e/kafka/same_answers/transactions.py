@@ -8,7 +8,7 @@ from odradek_protocol.kafka.api_keys import ApiKey
 from tests.e2e.kafka.same_answers.conversation import Conversation
 from tests.e2e.kafka.same_answers.fetches import Fetcher
 from tests.e2e.kafka.same_answers.groups import member_of
-from tests.e2e.kafka.same_answers.offsets import committed
+from tests.e2e.kafka.same_answers.offsets import committed, topic_item
 from tests.e2e.kafka.same_answers.records import batch, produce
 
 _BATCHED = 4
@@ -70,7 +70,10 @@ class Producer:
             "committed_leader_epoch": -1,
             "committed_metadata": "",
         }
-        topics = [{"name": topic, "partitions": [ordinary | part for part in parts]}]
+        topics = [
+            topic_item(self._talk, topic, ApiKey.TXN_OFFSET_COMMIT)
+            | {"partitions": [ordinary | part for part in parts]}
+        ]
         fields = {
             "transactional_id": self.transactional_id,
             **self.identity,

@@ -1,12 +1,12 @@
 """TxnOffsetCommit: offsets that become those of the group when the producer's transaction commits (KIP-447).
 
 Before version 5 the client has added the offsets partition by AddOffsetsToTxn; from then on the group coordinator adds
-it (KIP-890).
+it (KIP-890). Version 6 names topics by id (KIP-1319), as OffsetCommit 10 does.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from odradek_broker.groups.messages import CommitInTransaction, CommitOffsets, CommittedOffset
 from odradek_broker.kafka.registry import handles
@@ -21,6 +21,7 @@ from odradek_broker.partition.events import RegistrationMode
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
     GroupId,
     LeaderEpoch,
     MemberId,
@@ -31,15 +32,22 @@ from odradek_protocol.identity import (
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from odradek_protocol.kafka.messages import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    uuid_of,
+)
 from odradek_protocol.metadata.image import TopicState
 
 _MEMBERS_FROM: Final = 3
 _LEADER_EPOCHS_FROM: Final = 2
 _LEADERS_ADD_FROM: Final = 5
+_TOPIC_IDS_FROM: Final = 6
 OFFSETS_MAX: Final = 10_000
 _Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 _Partition = _Topic.TxnOffsetCommitResponsePartition
+_Reference: TypeAlias = tuple[str | bytes, int]
+"""How a request names a partition: by the name or the id of its topic, and its number."""
 
 
 @handles(TxnOffsetCommitRequest, while_=has_transactions)
@@ -49,15 +57,20 @@ async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffs
     refused = _refused(request)
     if refused is not ErrorCode.NONE:
         return await _response(request, {}, refused)
-    codes: dict[tuple[str, int], ErrorCode] = {}
+    by_id = request.version >= _TOPIC_IDS_FROM
+    codes: dict[_Reference, ErrorCode] = {}
+    references: dict[TopicPartition, _Reference] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     async for topic in request.in_turns(message.topics):
-        found = find_topic(request, topic.name, None, Operation.READ)
+        topic_id = bytes(topic.topic_id or NO_TOPIC_ID)
+        found = find_topic(request, None if by_id else topic.name, topic_id, Operation.READ)
         async for item in request.in_turns(topic.partitions):
+            reference = (topic_id if by_id else topic.name, item.partition_index)
             partition = _partition(found, item.partition_index)
             if isinstance(partition, ErrorCode):
-                codes[topic.name, item.partition_index] = partition
+                codes[reference] = partition
                 continue
+            references[partition] = reference
             epoch = NO_LEADER_EPOCH
             if request.version >= _LEADER_EPOCHS_FROM:
                 epoch = LeaderEpoch(item.committed_leader_epoch)
@@ -97,7 +110,7 @@ async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffs
     if committed.error is not ErrorCode.NONE:
         return await _response(request, codes, committed.error)
     for partition, code in committed.partitions.items():
-        codes[partition.topic, partition.partition] = code
+        codes[references[partition]] = code
     return await _response(request, codes, ErrorCode.NONE)
 
 
@@ -122,20 +135,25 @@ def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | Er
 
 async def _response(
     request: Request[TxnOffsetCommitRequest],
-    codes: dict[tuple[str, int], ErrorCode],
+    codes: dict[_Reference, ErrorCode],
     error: ErrorCode,
 ) -> TxnOffsetCommitResponse:
     """Return the response with the code of each partition, or `error` for partitions without a code."""
+    by_id = request.version >= _TOPIC_IDS_FROM
+
+    def code_of(name: str, topic_id: bytes | None, index: int) -> ErrorCode:
+        topic = bytes(topic_id or NO_TOPIC_ID) if by_id else name
+        return _as_version(request, codes.get((topic, index), error))
+
     return TxnOffsetCommitResponse(
         topics=[
             _Topic(
                 name=topic.name,
+                topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
                 partitions=[
                     _Partition(
                         partition_index=item.partition_index,
-                        error_code=_as_version(
-                            request, codes.get((topic.name, item.partition_index), error)
-                        ),
+                        error_code=code_of(topic.name, topic.topic_id, item.partition_index),
                     )
                     async for item in request.in_turns(topic.partitions)
                 ],
@@ -146,7 +164,8 @@ async def _response(
 
 
 def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
-    # Members of the consumer protocol commit in transactions with their epoch as a generation (KIP-848).
-    if code is ErrorCode.STALE_MEMBER_EPOCH:
+    # Members of the consumer protocol commit in transactions with their epoch as a generation (KIP-848). Only clients
+    # of version 6 and later know the error of an epoch.
+    if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _TOPIC_IDS_FROM:
         return ErrorCode.ILLEGAL_GENERATION
     return as_version(request, code)
