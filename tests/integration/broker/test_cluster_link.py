@@ -20,7 +20,7 @@ from odradek_broker.cluster.controller_client import ControllerClient, NoControl
 from odradek_broker.cluster.heartbeat import (
     LOOP_AGE_MAX_MS,
     Heartbeat,
-    HeartbeatNews,
+    HeartbeatUpdate,
     Lease,
     LoopTick,
 )
@@ -259,7 +259,7 @@ class _Beating:
             lease=self.lease,
             tick=self.tick,
             loop=asyncio.get_running_loop(),
-            on_news=lambda _news: None,
+            on_update=lambda _: None,
             on_stale=self.stale.set,
         )
         self.threads = HeartbeatThreads(
@@ -329,13 +329,13 @@ async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_
     until_ms = beating.lease.until_ms
     assert until_ms == 3_000
     await asyncio.sleep(0)  # what was told is told by the loop
-    news: list[HeartbeatNews] = []
-    beating.heartbeat._on_news = news.append
+    updates: list[HeartbeatUpdate] = []
+    beating.heartbeat._on_update = updates.append
     received(ControllerId(1), _answer(4, may_shutdown=True), 2_000)
     received(ControllerId(1), _answer(4, error_code=ErrorCode.BROKER_ID_NOT_REGISTERED), 2_000)
     await asyncio.sleep(0)
     assert beating.lease.until_ms == until_ms
-    assert news == []
+    assert updates == []
     assert not beating.stale.is_set()
     received(ControllerId(1), _answer(6), 2_000)
     assert beating.lease.until_ms == 4_000

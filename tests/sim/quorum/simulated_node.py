@@ -94,7 +94,7 @@ class SimulatedNode:
             WriteAheadLog(disk, segment_bytes_max=world.segment_bytes_max),
             VoteFile(disk),
             self.queue,
-            on_durable=lambda: self.raft.durable_moved(),
+            on_durable=lambda: self.raft.became_durable(),
         )
         self.snapshots = SnapshotStore(disk)
         self.outbox = Outbox(

@@ -26,7 +26,7 @@ async def test_the_refusal_of_a_stranger_takes_no_lease_away() -> None:
         lease=lease,
         tick=LoopTick(),
         loop=asyncio.get_running_loop(),
-        on_news=lambda _: None,
+        on_update=lambda _: None,
         on_stale=lambda: None,
     )
     heartbeat.received(ControllerId(1), answer(5), boottime_ms())

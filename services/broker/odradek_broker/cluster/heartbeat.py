@@ -58,7 +58,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatNews:
+class HeartbeatUpdate:
     """The content of the active controller's latest response. It is reported only if it differs from the one before."""
 
     controller_id: ControllerId
@@ -137,11 +137,16 @@ class Heartbeat:
         lease: Lease,
         tick: LoopTick,
         loop: asyncio.AbstractEventLoop,
-        on_news: Callable[[HeartbeatNews], None],
+        on_update: Callable[[HeartbeatUpdate], None],
         on_stale: Callable[[], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`on_news` and `on_stale` are called on `loop`."""
+        """Make the heartbeat of a registration.
+
+        Args:
+            on_update: called on `loop` with what a response of the active controller changes.
+            on_stale: called on `loop` when the controller knows a later registration of this broker id.
+        """
         self.image_offset = -1
         self.want_fence = True
         self.want_shutdown = False
@@ -155,11 +160,11 @@ class Heartbeat:
         self._lease = lease
         self._tick = tick
         self._loop = loop
-        self._on_news = on_news
+        self._on_update = on_update
         self._on_stale = on_stale
         self._controller_epoch = 0  # the highest epoch in a response without an error
-        self._last_news: HeartbeatNews | None = None
-        self._news_lock = threading.Lock()
+        self._last_update: HeartbeatUpdate | None = None
+        self._update_lock = threading.Lock()
         self._seq = 0
 
     def beat(self) -> pb.HeartbeatRequest | None:
@@ -188,7 +193,7 @@ class Heartbeat:
         if not response.is_active or self.is_stopped:
             return
         is_good = response.error_code == ErrorCode.NONE
-        with self._news_lock:
+        with self._update_lock:
             if response.controller_epoch < self._controller_epoch:
                 # The controller that sent this was deposed, and does not know it yet.
                 return
@@ -203,7 +208,7 @@ class Heartbeat:
             return
         if not response.is_fenced:
             self._lease.renew(sent_at_ms)
-        update = HeartbeatNews(
+        update = HeartbeatUpdate(
             controller_id=controller,
             controller_epoch=response.controller_epoch,
             is_fenced=response.is_fenced,
@@ -213,11 +218,11 @@ class Heartbeat:
                 for partition in response.report_log_ends
             ),
         )
-        with self._news_lock:
-            if update == self._last_news and not update.report_log_ends:
+        with self._update_lock:
+            if update == self._last_update and not update.report_log_ends:
                 return
-            self._last_news = update
-        self._tell(lambda: self._on_news(update))
+            self._last_update = update
+        self._tell(lambda: self._on_update(update))
 
     def _tell(self, callback: Callable[[], None]) -> None:
         try:

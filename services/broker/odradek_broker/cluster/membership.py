@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import Beating, Heartbeat, HeartbeatNews, Lease, LoopTick
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, HeartbeatUpdate, Lease, LoopTick
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.registration import register, wire_partitions, wire_restart_class
 from odradek_broker.log.log_directory import LoadReport, LogDirectory
@@ -221,7 +221,7 @@ class Membership:
             lease=self._lease,
             tick=self._tick,
             loop=asyncio.get_running_loop(),
-            on_news=self._heard,
+            on_update=self._heard,
             on_stale=self.found_stale,
             clock=self._clock,
         )
@@ -289,7 +289,7 @@ class Membership:
             self._image_moved.clear()
             await self._image_moved.wait()
 
-    def _heard(self, update: HeartbeatNews) -> None:
+    def _heard(self, update: HeartbeatUpdate) -> None:
         """Handle a response of the active controller that differs from the previous one."""
         self._controllers.believe(update.controller_id)
         self._feed.active_moved(update.controller_id)

@@ -35,7 +35,7 @@ class LinkPeer(Protocol):
 
 
 class SizedResult(Protocol):
-    """The response to one entry."""
+    """The response to one request of a message. Its encoded size counts against the bound of a message."""
 
     def ByteSize(self) -> int: ...
 

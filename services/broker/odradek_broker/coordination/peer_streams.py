@@ -54,7 +54,7 @@ DialLink = Callable[[LinkKind, BrokerId, str, int], LinkConnection]
 
 
 class Entry(Protocol):
-    """A request in a message, with a number."""
+    """One of the requests that a message to another broker carries. `entry_id` numbers it within its stream."""
 
     entry_id: int
 
@@ -62,7 +62,7 @@ class Entry(Protocol):
 
 
 class Result(Protocol):
-    """The response to the entry with the same number."""
+    """The response to the request that has the same number in its stream."""
 
     @property
     def entry_id(self) -> int: ...

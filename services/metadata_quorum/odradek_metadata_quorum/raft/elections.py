@@ -313,7 +313,7 @@ class Elections:
             engine.election_deadline_s, self._lost_leader_s + patience_s
         )
 
-    def durable_moved(self) -> None:
+    def became_durable(self) -> None:
         """Restart the election timer if a vote was stored on disk and sent, because giving a vote counts as hearing a
         leader.
         """

@@ -177,13 +177,13 @@ class RaftNode:
         if handler is not None:
             handler(peer_id, message)
 
-    def durable_moved(self) -> None:
+    def became_durable(self) -> None:
         """Send the messages that waited for a write, because it is durable now."""
         engine = self.engine
         if engine.halted:
             return
         engine.outbox.flush()
-        self.elections.durable_moved()
+        self.elections.became_durable()
         # A follower without entries to apply needs no step now: its next tick is soon enough. Most of its writes end
         # this way.
         if engine.is_leader or engine.commit_index > engine.applied or not self.may_vote:

@@ -314,7 +314,7 @@ class Voter:
         _log.info("Lost the connection to another controller", peer_id=peer_id)
 
     def _durable(self) -> None:
-        self.node.durable_moved()
+        self.node.became_durable()
 
     def _woken(self) -> None:
         self._step_handle = None
