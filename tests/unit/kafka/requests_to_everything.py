@@ -159,9 +159,7 @@ def _partitions(key: ApiKey, topic_type: str, partition_type: str, **fields: Any
     part = _nested(key, f"{topic_type}.{partition_type}", **fields)
     name = "topic" if key is ApiKey.OFFSET_FOR_LEADER_EPOCH else "name"
     named: dict[str, Any] = {name: "orders"}
-    if key is ApiKey.TXN_OFFSET_COMMIT:
-        named["topic_id"] = TOPICS["orders"]
-    if key is ApiKey.OFFSET_COMMIT:
+    if key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
         named["topic_id"] = messages.uuid_of(TOPICS["orders"])
     return [_nested(key, topic_type, partitions=[part], **named)]
 

@@ -46,7 +46,8 @@ async def ask(
     Registry(served)
     version = HIGHEST[key] if version is None else version
     handler, message = load_handlers()[key], message_of(key, version)
-    if key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH):  # ids are bytes once they are received
+    # Ids are bytes once they are received.
+    if key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.TXN_OFFSET_COMMIT):
         message = handler.decode(version, memoryview(encode_message(message, version)))
     reply = handler.handle(fake_broker.request(served, key, version, message))
     if inspect.isawaitable(reply):
