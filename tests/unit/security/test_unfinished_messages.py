@@ -233,14 +233,15 @@ async def test_half_messages_on_streams_end_beside_an_honest_stream() -> None:
             honest = stub.Produce()
             await honest.write(pb.ProduceRequest(request_id=1))
             assert (await honest.read()).request_id == 1
-            streams = await hold_halves(client, 5, 20)
+            await hold_halves(client, 5, 20)
+            messages = intake.messages
+            # They are 36 MiB above the share of an owner. Whether a third one ends depends on when its call began.
             async with asyncio.timeout(20):
-                for stream in streams:
-                    await client.until_ended(stream)
+                while len(client.ended) < 2 or messages.total_bytes > unfinished.OWNER_BYTES_MAX:  # noqa: ASYNC110 - as below
+                    await asyncio.sleep(0.005)
             assert not client.is_closed, client.goodbye
             await honest.write(pb.ProduceRequest(request_id=2))
             assert (await honest.read()).request_id == 2
-            assert intake.messages.total_bytes <= unfinished.OWNER_BYTES_MAX
             honest.cancel()
         async with asyncio.timeout(10):
             while intake.streams.total:  # noqa: ASYNC110 - gRPC has no event for it
