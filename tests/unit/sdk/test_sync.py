@@ -199,7 +199,7 @@ def test_a_full_queue_makes_send_wait_and_then_fail(
 def test_a_callback_may_send_while_the_queue_is_full_and_holds_nothing_up(
     cluster: MemoryCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A callback runs on the thread that makes space, so it would wait for itself, each one for `max_block_ms`."""
+    """Callbacks run on the thread that makes space in the queue: one that waits for space would wait for itself."""
     monkeypatch.setattr("odradek.sync.producer.WAITING_RECORDS_MAX", 10)
     cluster.create_topic("t")
     cluster.create_topic("dead-letters")

@@ -112,7 +112,7 @@ class ProducerStates:
         self._ongoing: dict[ProducerId, Offset] = {}
         # (first offset, offset of the marker).
         self._unreplicated: list[tuple[Offset, Offset]] = []
-        # Since when each producer is idle, as `expire` saw it; None if it has appended since the last `expire`.
+        # The time from which each producer has been idle, as of the last `expire`; None if it has appended since then.
         self._idle_since_ms: dict[ProducerId, int | None] = {}
         # How the last transaction of each producer with an entry ended. It is kept in memory only, and serves only to
         # detect a coordinator that decides twice.
