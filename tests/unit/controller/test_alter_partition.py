@@ -219,6 +219,45 @@ def test_a_move_completes_when_the_last_added_replica_is_in_sync() -> None:
     assert after.leader_epoch == before.leader_epoch + 1
 
 
+def test_a_move_waits_until_enough_of_its_final_replicas_are_in_sync() -> None:
+    """Broker 3 stays and is behind: without 1 and 2, broker 4 alone would have what two replicas acknowledged."""
+    found = cluster()
+    assert reassign(found, 4, 3) is ErrorCode.NONE
+    found.alter_partition((1, 2, 4))
+    state = found.state()
+    assert (state.replicas, state.isr) == ((4, 3, 1, 2), (1, 2, 4))
+    found.alter_partition((1, 2, 4, 3))
+    state = found.state()
+    assert (state.replicas, set(state.isr), state.removing) == ((4, 3), {3, 4}, ())
+
+
+def test_fewer_replicas_are_kept_only_if_enough_of_them_are_in_sync() -> None:
+    found = cluster()
+    assert reassign(found, 1, 3) is ErrorCode.NONE
+    assert found.state().isr == (1, 2)
+    found.alter_partition((1, 2, 3))
+    state = found.state()
+    assert (state.replicas, state.isr) == ((1, 3), (1, 3))
+
+
+def test_a_move_to_one_replica_needs_one() -> None:
+    found = cluster()
+    assert reassign(found, 4) is ErrorCode.NONE
+    found.alter_partition((1, 2, 4))
+    state = found.state()
+    assert (state.replicas, state.isr, state.leader) == ((4,), (4,), 4)
+
+
+def test_a_move_that_waits_completes_when_it_is_repeated_with_a_lower_minimum() -> None:
+    found = cluster()
+    reassign(found, 4, 3)
+    found.alter_partition((1, 2, 4))
+    found.set_config("min.insync.replicas", "1", topic="t")
+    assert reassign(found, 4, 3) is ErrorCode.NONE
+    state = found.state()
+    assert (state.replicas, state.isr, state.leader) == ((4, 3), (4,), 4)
+
+
 def test_a_cancelled_move_leaves_what_was() -> None:
     found = cluster()
     reassign(found, 4, 3)

@@ -13,6 +13,7 @@ import pytest
 from odradek_metadata_quorum.controller import (
     controller,
     features,
+    partitions,
     placement,
     registration,
     topics,
@@ -21,7 +22,7 @@ from odradek_protocol.metadata import codec, image
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import MetadataIncarnation
 from odradek_runtime import cluster_identity
-from tests.unit.controller import test_feature_levels, test_placement
+from tests.unit.controller import test_alter_partition, test_feature_levels, test_placement
 from tests.unit.protocol import test_codec
 from tests.unit.replication import test_cluster_identity
 
@@ -97,6 +98,13 @@ def partial_laps_go_round_the_ring(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(topics, "Counter", Uncounted)
 
 
+def a_move_completes_when_what_it_adds_is_in_sync(patch: pytest.MonkeyPatch) -> None:
+    def is_complete(_work: Any, _state: Any, moving: Any) -> bool:
+        return {*moving.adding} <= {*moving.isr} and bool({*moving.isr} - {*moving.removing})
+
+    patch.setattr(partitions, "_is_complete", is_complete)
+
+
 def a_stranger_of_other_voters() -> None:
     case = next(
         case
@@ -167,6 +175,10 @@ BUGS: list[tuple[Patch, Callable[[], None]]] = [
     (
         partial_laps_go_round_the_ring,
         test_placement.test_leaders_are_even_again_after_topics_were_created_in_the_place_of_deleted_ones,
+    ),
+    (
+        a_move_completes_when_what_it_adds_is_in_sync,
+        test_alter_partition.test_a_move_waits_until_enough_of_its_final_replicas_are_in_sync,
     ),
 ]
 

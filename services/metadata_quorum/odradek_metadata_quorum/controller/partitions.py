@@ -17,8 +17,12 @@ A move takes steps and never loses a copy (KIP-455):
                                        (d and e catch up; the leader takes them into the ISR)
                    --all of d e in the ISR--> replicas c d e, ISR without a b, perhaps a new leader
 
-The move completes in the batch that takes the last added replica into the ISR, so nothing has to watch for it.
-Until then it can be cancelled: the added replicas are removed and the others stay, those that the move
+The move completes in the batch that takes the last added replica into the ISR, so nothing has to watch for it. If the
+final replicas in that ISR are fewer than their minimum (`min.insync.replicas`, at most their number), because one that
+stays is not in sync, the move waits for it: the removed replicas have what was acknowledged, and without them fewer
+copies would be left than the topic asks for. If that replica is lost for good, another move replaces this one, or the
+minimum is lowered and the same move requested again.
+Until it is complete, a move can be cancelled: the added replicas are removed and the others stay, those that the move
 kept first (which one was preferred before is not recorded, as in Kafka). A completion that removes a replica
 sets a leader and so raises the leader epoch, by which the removed replica learns of it.
 """
@@ -168,7 +172,11 @@ def _alter_reassignment(
     removing = tuple(b for b in present if b not in reassignment.replicas)
     replicas = reassignment.replicas + removing
     if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
-        # The request is repeated, because its first response was lost.
+        # The request is repeated, because its first response was lost, or to complete a move for which a minimum was
+        # too high until it was lowered.
+        if (done := completed(work, state, state.isr, recovering=state.recovering)) is not None:
+            work.write(done)
+            _settle_now(work, state)
         return GOOD
     isr = tuple(b for b in state.isr if b in replicas)
     if not isr and not [b for b in state.elr if b in replicas]:
@@ -178,7 +186,7 @@ def _alter_reassignment(
             "present move is complete",
         )
     target = _moved(state, replicas=replicas, isr=isr, adding=adding, removing=removing)
-    if set(adding) <= set(isr) and set(isr) - set(removing):
+    if _is_complete(work, state, target):
         target = _finished(work, state, target, recovering=state.recovering)
     work.write(target)
     _settle_now(work, state)
@@ -206,18 +214,25 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
 def completed(
     work: Workspace, state: PartitionState, isr: tuple[BrokerId, ...], *, recovering: bool
 ) -> PartitionChange | None:
-    """Return the change that completes a move if this ISR contains all replicas that the move adds;
-    otherwise None.
-    """
+    """Return the change that completes a move if this ISR lets it complete; otherwise None."""
     if not state.adding and not state.removing:
-        return None
-    staying = {*state.replicas} - {*state.removing}
-    if not {*state.adding} <= {*isr} or not staying & {*isr}:
         return None
     moving = _moved(
         state, replicas=state.replicas, isr=isr, adding=state.adding, removing=state.removing
     )
-    return _finished(work, state, moving, recovering=recovering)
+    return (
+        _finished(work, state, moving, recovering=recovering)
+        if _is_complete(work, state, moving)
+        else None
+    )
+
+
+def _is_complete(work: Workspace, state: PartitionState, moving: PartitionChange) -> bool:
+    """Return whether all added replicas are in the ISR, and enough of the final replicas are."""
+    isr, removing = {*(moving.isr or ())}, {*(moving.removing or ())}
+    final = {*(moving.replicas or ())} - removing
+    minimum = min(work.image.min_insync_replicas(state), len(final))
+    return {*(moving.adding or ())} <= isr and len(isr & final) >= minimum
 
 
 def _finished(
