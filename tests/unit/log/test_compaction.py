@@ -50,6 +50,35 @@ def test_only_the_last_value_of_a_key_stays_with_its_offset_and_time(
     assert [records(broker)[o].timestamp_ms for o in (1, 4, 5)] == [1000, 3000, 3000]
 
 
+def test_a_deleted_key_stays_deleted_though_a_segment_expires_during_the_compaction() -> None:
+    """The segment with the old value cannot be replaced any more, so the tombstone must outlive it."""
+    broker = memory_broker(replace(CONFIG, segment_ms=100))
+    log = broker.log
+    put(broker, (b"first", b"1"), timestamp_ms=0)
+    put(broker, (b"key", b"old"), timestamp_ms=1000)
+    put(broker, (b"long", b"v" * 500), timestamp_ms=2000)
+    put(broker, (b"key", None), timestamp_ms=3000)
+    fill(broker)
+    log.set_high_watermark(log.log_end_offset)
+    broker.sync(full=True)
+    job = log.begin_compaction(now_ms=DAY_MS)
+    assert job is not None
+    while not job.ready:
+        job.run_slice(0)
+    assert [segment.base_offset for segment in job.ready[0].old][:2] == [0, 1]
+    log.advance_log_start(Offset(1))
+    assert log.apply_retention(now_ms=DAY_MS) == 1
+    log.install_compacted(job)
+    while not job.is_done:
+        job.run_slice(0)
+        log.install_compacted(job)
+    for days in (2, 4, 6):
+        fill(broker)
+        compact(broker, now_ms=days * DAY_MS)
+    assert [key for _, key, _ in shown(broker)] == [b"long"]
+    assert not broker.files(".cleaned")
+
+
 def test_records_without_a_key_go() -> None:
     broker = memory_broker(CONFIG)
     put(broker, (None, b"nobody asks for it"), (b"a", b"1"))

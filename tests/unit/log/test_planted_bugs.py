@@ -25,6 +25,7 @@ from odradek_protocol.records.control import ControlType
 from tests.sim.planted.bug import Bug
 from tests.sim.planted.disk_bugs import DISK_BUGS
 from tests.unit.log import (
+    test_compaction,
     test_compaction_crashes,
     test_errors_of_the_process,
     test_files_at_a_start,
@@ -131,6 +132,10 @@ def compacted_segment_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "_sync", lambda new: new.write_indexes(sync=False))
 
 
+def compaction_goes_on_past_a_run_that_expired(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CompactJob, "_give_up", lambda job: None)
+
+
 def damaged_swap_taken_for_whole(patch: pytest.MonkeyPatch) -> None:
     def end_offset(storage: Storage, path: Path, base_offset: int) -> int:
         file = storage.open(path)
@@ -207,6 +212,10 @@ NAMED += [
     (
         retention_up_to_the_high_watermark,
         test_transactions.test_retention_stops_at_the_last_stable_offset_and_delete_records_does_not,
+    ),
+    (
+        compaction_goes_on_past_a_run_that_expired,
+        test_compaction.test_a_deleted_key_stays_deleted_though_a_segment_expires_during_the_compaction,
     ),
     (
         compacted_segment_not_synced,

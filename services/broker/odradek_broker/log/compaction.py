@@ -148,13 +148,23 @@ class CompactJob:
         for run in ready:
             is_outdated = any(segment not in segments.all for segment in run.old)
             if is_truncating or is_outdated or not self.is_current():
-                # The segment was deleted or truncated during the pass; a later pass follows.
+                # A segment expired or was truncated during the pass.
                 run.new.remove_files()
                 run.new.close()
+                self._give_up()
             else:
                 segments.swap(run.old, run.new, delay_ms=delay_ms)
                 is_swapped = True
         return is_swapped
+
+    def _give_up(self) -> None:
+        """End the pass, because a run stays as it is. A later pass compacts everything that was dirty before this one.
+
+        If this pass went on, it could remove tombstones, or end with everything compacted, while earlier values of
+        their keys are left in that run. These would then be the last values of their keys.
+        """
+        self._steps = iter(())  # the pass has just completed a run, so no new segment is incomplete
+        self.end_offset, self.is_done = NO_OFFSET, True
 
     def _work(self) -> Iterator[None]:
         yield from self._map_dirty()
