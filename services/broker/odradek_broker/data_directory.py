@@ -7,6 +7,7 @@ import resource
 from collections.abc import Sequence
 from typing import Final
 
+from odradek_broker.host_plan import ID
 from odradek_broker.kafka.services import LocalLog
 from odradek_broker.log.directory.strays import Strays
 from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
@@ -36,6 +37,11 @@ def open_data_directory(
         raise ProcessRefused(
             "cluster.id is not set: set it to the id that `odradek storage format` printed, or that"
             " `odradek cluster info` shows for a running cluster"
+        )
+    if ID in str(settings.log_dir):
+        raise ProcessRefused(
+            f"log.dirs={settings.log_dir} needs `odradek broker --processes N`, which replaces {ID} by the id of each"
+            " process: start the broker with it, or set log.dirs to the directory of this broker"
         )
     cluster_id = ClusterId(settings.cluster_id)
     try:

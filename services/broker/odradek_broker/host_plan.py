@@ -24,7 +24,7 @@ from odradek_runtime.settings import SettingsError, specs_of
 
 PORT_STEP: Final = 10
 PROCESSES_MAX: Final = 64
-_ID: Final = "{id}"
+ID: Final = "{id}"
 _PORT_MAX: Final = 65_535
 
 
@@ -44,7 +44,7 @@ def plan_host(settings: BrokerSettings, processes: int) -> list[dict[str, Any]]:
             "metrics.port=-1 cannot be used with --processes, which checks the readiness of each"
             " broker at /readyz: set it to 0 or a port"
         )
-    if _ID not in str(settings.log_dir) and (settings.log_dir / "meta.properties").exists():
+    if ID not in str(settings.log_dir) and (settings.log_dir / "meta.properties").exists():
         raise SettingsError(
             f"log.dirs={settings.log_dir} holds the data of a broker that was started without"
             f" --processes: stop it, and move its files to {settings.log_dir / f'broker-{settings.node_id}'}"
@@ -59,8 +59,8 @@ def _process(settings: BrokerSettings, index: int) -> dict[str, Any]:
     derived = {"node.id": str(broker_id)}
     for name, (field, _) in specs_of(BrokerSettings).items():
         value = getattr(settings, field.name)
-        if isinstance(value, str | Path) and _ID in str(value):
-            derived[name] = str(value).replace(_ID, str(broker_id))
+        if isinstance(value, str | Path) and ID in str(value):
+            derived[name] = str(value).replace(ID, str(broker_id))
     derived.setdefault("log.dirs", str(settings.log_dir / f"broker-{broker_id}"))
     for name, listeners in (
         ("listeners", settings.listeners),
@@ -86,7 +86,7 @@ def _process(settings: BrokerSettings, index: int) -> dict[str, Any]:
 def _shifted(name: str, listener: ListenerAddress, broker_id: int, shift: int) -> str:
     moved = dataclasses.replace(
         listener,
-        host=listener.host.replace(_ID, str(broker_id)),
+        host=listener.host.replace(ID, str(broker_id)),
         port=_shifted_port(name, listener.port, shift),
     )
     return f"{moved.name}://{host_port(moved.host, moved.port)}"

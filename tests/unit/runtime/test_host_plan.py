@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.data_directory import open_data_directory
 from odradek_broker.host_plan import plan_host
 from odradek_broker.settings import ENV_PREFIX, BrokerSettings
+from odradek_protocol.identity import BrokerId, IncarnationId
+from odradek_runtime.lifecycle import ProcessRefused
 from odradek_runtime.settings import SettingsError, load_settings
 
 BASE = {"node.id": "4", "controller.rpc.endpoints": "1@c:1", "log.dirs": "/data"}
@@ -83,6 +86,13 @@ def test_the_directory_of_a_single_broker_is_not_built_upon(tmp_path: Path) -> N
     (tmp_path / "meta.properties").touch()
     with pytest.raises(SettingsError, match="move its files to"):
         plan_host(settings(log_dirs=str(tmp_path)), 2)
+
+
+def test_a_directory_of_each_process_is_none_of_a_single_broker(tmp_path: Path) -> None:
+    given = settings(log_dirs=str(tmp_path / "disk-{id}"), cluster_id="c")
+    with pytest.raises(ProcessRefused, match=r"disk-\{id\} needs `odradek broker --processes N`"):
+        open_data_directory(given, broker_id=BrokerId(4), incarnation=IncarnationId(bytes(16)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_plan_tells_the_supervisor_the_form_of_the_log() -> None:

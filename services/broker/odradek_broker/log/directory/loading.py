@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from odradek_broker.log.directory.checkpoints import OffsetCheckpoint
+from odradek_broker.log.directory.opening import is_formatted
 from odradek_broker.log.directory.partition_files import (
     DAMAGED,
     DELETE_SUFFIX,
@@ -237,6 +238,8 @@ class DirectoryLoad:
             except NotADirectoryError:
                 continue
             except (FileNotFoundError, ValueError):
+                if is_formatted(self.storage, path):
+                    continue  # the data directory of another broker
                 # Without data, the last process died while it created the partition. Anything else may be an
                 # operator's folder that only has a name like a partition's.
                 aside = self._rename(path, STRAY_SUFFIX if self._has_data(path) else DELETE_SUFFIX)

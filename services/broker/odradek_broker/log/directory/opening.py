@@ -93,10 +93,22 @@ class DirectoryRefused(Exception):
 def format_directory(
     storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
 ) -> DirectoryId:
-    """Write meta.properties; no error if it exists for the same cluster and node."""
+    """Write meta.properties; no error if it exists for the same cluster and node.
+
+    A directory that contains data directories is refused: the one of this broker is probably among them, and the broker
+    would begin again without its records.
+    """
     storage.make_directory(path)
     meta = _read_meta(storage, path)
     if meta is None:
+        if inner := [
+            name for name in sorted(storage.names(path)) if is_formatted(storage, path / name)
+        ]:
+            own = name if (name := f"broker-{node_id}") in inner else inner[0]
+            raise DirectoryRefused(
+                f"{path} is not the data directory of a broker, but contains some ({', '.join(inner[:5])}): start"
+                f" `odradek broker` with --processes as before, or set log.dirs={path / own} for one of them"
+            )
         directory_id = DirectoryId(secrets.token_bytes(16))
         meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
         write_meta_properties(storage, path, meta)
@@ -104,6 +116,14 @@ def format_directory(
         storage.sync_directory(path.parent)
     _require_identity(meta, path, cluster_id, node_id)
     return meta.directory_id
+
+
+def is_formatted(storage: Storage, path: Path) -> bool:
+    """Return whether `path` is the data directory of a broker, as far as this process may see that."""
+    try:
+        return storage.exists(path / META_PROPERTIES)
+    except PermissionError:  # such as lost+found
+        return False
 
 
 def sync_name(storage: Storage, path: Path) -> None:
