@@ -79,6 +79,29 @@ def test_a_deleted_key_stays_deleted_though_a_segment_expires_during_the_compact
     assert not broker.files(".cleaned")
 
 
+def test_a_tombstone_that_is_kept_for_ever_can_be_compacted() -> None:
+    """delete.retention.ms may be the largest LONG, and the time at which the tombstone may go is later still."""
+    broker = memory_broker(replace(CONFIG, delete_retention_ms=(1 << 63) - 1))
+    put(broker, (b"a", b"1"), (b"a", None))
+    for days in (1, 1000):
+        fill(broker)
+        compact(broker, now_ms=days * DAY_MS)
+        assert shown(broker) == [(1, b"a", None)]
+
+
+@pytest.mark.parametrize("timestamp_ms", [-(1 << 63), (1 << 63) - 1])
+@pytest.mark.parametrize("delete_retention_ms", [0, DAY_MS, (1 << 63) - 1])
+def test_no_timestamp_of_a_client_ends_a_compaction(
+    timestamp_ms: int, delete_retention_ms: int
+) -> None:
+    broker = memory_broker(replace(CONFIG, delete_retention_ms=delete_retention_ms))
+    put(broker, (b"a", b"1"), (b"b", None), (b"c", b"2"), timestamp_ms=timestamp_ms)
+    put(broker, (b"a", b"3"))
+    fill(broker)
+    compact(broker)
+    assert shown(broker) == [(1, b"b", None), (2, b"c", b"2"), (3, b"a", b"3")]
+
+
 def test_records_without_a_key_go() -> None:
     broker = memory_broker(CONFIG)
     put(broker, (None, b"nobody asks for it"), (b"a", b"1"))

@@ -71,6 +71,7 @@ RECORDS_MAX: Final = 500_000  # most records of one batch that are decoded at on
 SLICE_MS: Final = 5
 _KEY_BYTES_MAX: Final = 32  # longer keys are replaced by a digest, which is longer than this
 WRITE_BYTES: Final = 1 << 20
+_HORIZON_MS_MAX: Final = 1 << 62  # delete.retention.ms may have any value of 63 bits
 _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 
@@ -356,7 +357,9 @@ class CompactJob:
         if header.attributes & DELETE_HORIZON_MASK:
             horizon_ms = header.base_timestamp_ms
         is_past = horizon_ms is not None and horizon_ms <= self.now_ms
-        later_ms = horizon_ms if horizon_ms is not None else self.now_ms + self.delete_retention_ms
+        later_ms = min(self.now_ms + self.delete_retention_ms, _HORIZON_MS_MAX)
+        if horizon_ms is not None:
+            later_ms = horizon_ms
         if header.is_control:
             is_needed = header.producer_id in self._open_transactions
             self._open_transactions.discard(header.producer_id)
@@ -383,10 +386,12 @@ class CompactJob:
         append_time_ms = None
         if header.attributes & TIMESTAMP_TYPE_MASK:
             append_time_ms = header.max_timestamp_ms
+        base_timestamp_ms = horizon_ms if horizon_ms is not None else header.base_timestamp_ms
+        records = [_within_reach(record, base_timestamp_ms) for record in records]
         data = encode_batch(
             records,
             base_offset=header.base_offset,
-            base_timestamp_ms=horizon_ms if horizon_ms is not None else header.base_timestamp_ms,
+            base_timestamp_ms=base_timestamp_ms,
             compression=Compression(header.attributes & COMPRESSION_MASK),
             leader_epoch=header.leader_epoch,
             producer_id=header.producer_id,
@@ -419,6 +424,25 @@ def _records(data: bytes) -> list[Record] | None:
         return decode_batch(data, 0, header, check_crc=False)
     except CorruptBatch:
         return None
+
+
+def _within_reach(record: Record, base_timestamp_ms: int) -> Record:
+    """Return the record, or one with the nearest timestamp that a batch with this base timestamp can have.
+
+    Timestamps are written as differences of 64 bits. A client may send any timestamp, also one that is too far from a
+    delete horizon, and from which nobody reads a time.
+    """
+    lowest_ms = base_timestamp_ms - (1 << 63)
+    timestamp_ms = min(max(record.timestamp_ms, lowest_ms), lowest_ms + (1 << 64) - 1)
+    if timestamp_ms == record.timestamp_ms:
+        return record
+    return Record(
+        record.key,
+        record.value,
+        record.headers,
+        timestamp_ms=timestamp_ms,
+        offset=record.offset,
+    )
 
 
 def _short(key: bytes) -> bytes:
