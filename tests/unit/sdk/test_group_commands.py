@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -168,8 +167,12 @@ def test_an_unclear_position_is_refused(
 
 
 def test_a_group_without_offsets_needs_topics(cluster: MemoryCluster) -> None:
-    rows: Any = json.loads(run("group", "seek", "fresh", "--to", "end", "-o", "json"))
-    assert rows == []
+    said = run("group", "seek", "fresh", "--to", "end", status=1)
+    assert "group fresh has no committed offsets to change" in said
+    assert "--topic" in said
+    said = run("group", "seek", "billing", "--from-group", "fresh", status=1)
+    assert "group fresh has no" in said
+    assert committed() == [3, 4]
     run("group", "seek", "fresh", "--to", "end", "--topic", "orders")
     assert committed("fresh") == [10, 10]
 

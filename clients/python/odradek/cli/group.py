@@ -260,7 +260,8 @@ def seek(
 ) -> None:
     """Change the committed offsets of a group without members.
 
-    An offset before the first record, or after the end, becomes the nearest one that exists.
+    An offset before the first record, or after the end, becomes the nearest one that exists. The
+    status is 1 if there are no offsets to change.
     """
     from odradek.partitions import TopicPartition
 
@@ -322,11 +323,15 @@ def seek(
             for name, offset in sorted(chosen.items())
         ]
 
+    rows = with_client(bootstrap, work)
     print_rows(
-        with_client(bootstrap, work),
+        rows,
         output,
-        empty="no offsets to change: name the topics with --topic, or check the name of the group",
+        empty=f"group {from_group or group} has no committed offsets to change: check its name;"
+        " --topic NAME with --to or --since commits first ones",
     )
+    if not rows:
+        raise typer.Exit(1)
 
 
 def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
