@@ -15,7 +15,7 @@ from odradek.admin.access import (
     ScramUser,
     salted_password,
 )
-from odradek.admin.admin_calls import AdminCalls, check
+from odradek.admin.admin_calls import AdminCalls, check, check_all
 from odradek.admin.descriptions import (
     ClusterDescription,
     ConfigResource,
@@ -449,23 +449,38 @@ class Admin:
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Add access control entries. Raises the error of the first entry that was refused."""
+        """Add access control entries, each independently of the others.
+
+        If some are refused, the others are added all the same, and the error names each refused entry with its reason.
+        """
         entries = [acl_entry(acl) async for acl in in_turns(acls)]
         response = await self._calls.change(
             methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
         )
-        for entry, result in zip(entries, response.results, strict=True):
-            subject = f"ACL of {entry.principal} on {entry.resource_name!r}"
-            check(result.error_code, subject, result.error_message)
+        check_all(
+            [f"ACL of {entry.principal} on {entry.resource_name!r}" for entry in entries],
+            response.results,
+            "the others were added",
+        )
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete the entries that match any of the filters, and return them."""
+        """Delete the entries that match any of the filters, and return them.
+
+        If some filters are refused, the entries of the others are deleted all the same; the error says how many, and
+        names each refused filter with its reason.
+        """
         request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
         response = await self._calls.change(methods.DELETE_ACLS, request)
-        deleted = []
-        for result in response.results:
-            check(result.error_code, "deleting ACLs", result.error_message)
-            deleted += [acl_of(entry) async for entry in in_turns(result.deleted)]
+        deleted = [
+            acl_of(entry)
+            async for result in in_turns(response.results)
+            async for entry in in_turns(result.deleted)
+        ]
+        check_all(
+            [f"filter {number}" for number in range(1, len(request.filters) + 1)],
+            response.results,
+            f"ACLs that the others deleted: {len(deleted)}",
+        )
         return deleted
 
     async def describe_acls(self, acl_filter: AclFilter | None = None) -> list[Acl]:
@@ -513,7 +528,10 @@ class Admin:
         return [scram_user(user) async for user in in_turns(response.users)]
 
     async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
-        """Set or remove client quotas. Raises the error of the first quota that was refused."""
+        """Set or remove client quotas, each independently of the others.
+
+        If some are refused, the others are set all the same, and the error names each refused quota with its reason.
+        """
         quotas = list(quotas)
         request = pb.AlterQuotasRequest(validate_only=validate_only)
         for quota in quotas:
@@ -521,9 +539,11 @@ class Admin:
             for kind, name in quota.entity.items():
                 entry.entity.add(type=kind, name=name)
         response = await self._calls.change(methods.ALTER_QUOTAS, request)
-        for quota, result in zip(quotas, response.results, strict=True):
-            subject = f"quota {quota.key} of {dict(quota.entity)}"
-            check(result.error_code, subject, result.error_message)
+        check_all(
+            [f"quota {quota.key} of {dict(quota.entity)}" for quota in quotas],
+            response.results,
+            "the others were set",
+        )
 
     async def describe_quotas(self) -> list[Quota]:
         """Return all client quotas of the cluster."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
@@ -16,6 +16,16 @@ from odradek.cluster.transport import Method
 from odradek.errors import error_code, error_of
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+
+REFUSALS_NAMED_MAX: Final = 20
+"""How many refused items of a request the message of an error names; it counts the others."""
+
+
+class ItemResult(Protocol):
+    """The type of the result for one item of a request."""
+
+    error_code: int
+    error_message: str
 
 
 class Changed(Protocol):
@@ -102,6 +112,31 @@ def check(code: int, subject: str, message: str = "") -> None:
     """Raise the error for a code other than NONE; `subject` is what the error is about."""
     if code != ErrorCode.NONE:
         raise error_of(code, subject, message)
+
+
+def check_all(subjects: Sequence[str], results: Sequence[ItemResult], others: str) -> None:
+    """Raise one error for all items of a request that were refused: the class is that of the first, and the message
+    names each with its reason. `others` says what happened to the rest; items do not depend on each other.
+    """
+    refused = [
+        (subject, result)
+        for subject, result in zip(subjects, results, strict=True)
+        if result.error_code != ErrorCode.NONE
+    ]
+    if not refused:
+        return
+    code = refused[0][1].error_code
+    if len(results) == 1:
+        check(code, subjects[0], results[0].error_message)
+    reasons = [
+        f"{subject}: {result.error_message or error_code(result.error_code).name.lower().replace('_', ' ')}"
+        for subject, result in refused[:REFUSALS_NAMED_MAX]
+    ]
+    if len(refused) > REFUSALS_NAMED_MAX:
+        reasons.append(f"and {len(refused) - REFUSALS_NAMED_MAX} more")
+    count = f"{len(refused)} of {len(results)} were refused"
+    rest = f" ({others})" if len(refused) < len(results) else ""
+    check(code, f"{count}{rest}", "; ".join(reasons))
 
 
 def _are_unsettled(codes: Iterable[int]) -> bool:

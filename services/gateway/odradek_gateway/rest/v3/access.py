@@ -69,7 +69,7 @@ class CreateAclRequest(msgspec.Struct):
 
 
 class CreateAclsRequest(msgspec.Struct):
-    """Entries to create, all or none."""
+    """Entries to create."""
 
     data: Annotated[list[CreateAclRequest], msgspec.Meta(min_length=1, max_length=_ENTRIES_MAX)]
 
@@ -166,7 +166,7 @@ async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Re
     openapi_extra=_CREATE_ALL.openapi,
 )
 async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Create several access control entries, all or none."""
+    """Create several access control entries. The error names those that are refused; the others are created."""
     wanted = await _CREATE_ALL.read(request)
     await cluster.admin.create_acls([entry.acl() for entry in wanted.data])
     return Response(status_code=201, headers={"Location": names.url("acls")})
