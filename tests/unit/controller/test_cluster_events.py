@@ -73,3 +73,22 @@ def test_topics_are_told_by_name(found: Cluster, caplog: pytest.LogCaptureFixtur
     ]
     found.decide(topics.delete_topics, DeleteTopicsRequest(names=("orders",)))
     assert [one["topic"] for one in told(caplog, "Deleted a topic")] == ["orders"]
+
+
+def test_only_replicas_in_a_lost_directory_are_told(
+    found: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = (
+        "Broker registered without its former data directory; partitions of which it has the only replica"
+        " begin with empty logs"
+    )
+    found.create("alone", assignments=((1,), (1,)))
+    found.create("two", assignments=((1, 2),))
+    found.kill(1, 2, 3)
+    found.register(1, RestartClass.PROCESS)
+    assert told(caplog, event) == []
+    found.kill(1, 2, 3)
+    found.register(1, directory=77)
+    assert told(caplog, event) == [{"broker_id": 1, "partitions": 2, "topics": ["alone"]}]
+    found.register(2, directory=78)
+    assert len(told(caplog, event)) == 1

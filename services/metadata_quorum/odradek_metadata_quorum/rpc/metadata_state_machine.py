@@ -32,6 +32,7 @@ from odradek_runtime.logs import event_log
 _log = event_log(__name__)
 # Large batches consist mostly of these records, which are not reported as events.
 _UNOBSERVED: Final = frozenset({Partition, Config, UserScramCredential, AccessControlEntry})
+_NAMED_MAX: Final = 20
 
 
 class MetadataStateMachine:
@@ -145,6 +146,7 @@ class ClusterEvents:
                     broker_id=record.broker_id,
                     restart_class=record.restart_class.name,
                 )
+                self._tell_lost_copies(record)
             case BrokerRegistrationChange():
                 self._tell_registration_change(record)
             case UnregisterBroker():
@@ -172,6 +174,24 @@ class ClusterEvents:
         if record.offline_directory_ids:
             _log.warning(
                 "Broker lost a data directory; its replicas there are offline", broker_id=broker_id
+            )
+
+    def _tell_lost_copies(self, record: RegisterBroker) -> None:
+        """Warn of partitions whose only replica was in a directory that the broker no longer has. It will lead them
+        with empty logs, because no other replica can have more.
+        """
+        image = self._controller.committed
+        before = image.brokers.get(record.broker_id)
+        if before is not None and set(before.directory_ids) <= set(record.directory_ids):
+            return
+        alone = [state for state in image.partitions() if state.replicas == (record.broker_id,)]
+        if alone:
+            _log.warning(
+                "Broker registered without its former data directory; partitions of which it has the only replica"
+                " begin with empty logs",
+                broker_id=record.broker_id,
+                partitions=len(alone),
+                topics=sorted({self._topic(state.topic_id) for state in alone})[:_NAMED_MAX],
             )
 
     def _topic(self, topic_id: TopicId) -> str:
