@@ -171,6 +171,31 @@ def test_an_instance_goes_on_at_its_committed_offset_when_its_gateway_is_killed(
     )
 
 
+def test_a_killed_gateway_keeps_no_partitions_from_the_one_that_takes_over(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    make_topic(gateways[1], cluster, "inherit", 10)
+    base = make_instance(gateways[0], "g-inherit", "one", "inherit")
+    assert len(read_until(cycle(gateways[:1]), base, 10)) == 10
+    before = asyncio.run(members(cluster.bootstrap, "g-inherit"))
+    cluster.gateways[1].kill()
+    try:
+        told = gateways[1].get(f"{base}/records?timeout=0", headers=ACCEPT_JSON)
+        assert told.status_code == 200, told.text
+        left = asyncio.run(members(cluster.bootstrap, "g-inherit"))
+    finally:
+        cluster.gateways[1].start()
+        cluster.gateways[1].wait_ready(30)
+    assert len(before) == 1
+    assert not before & left, "the session of the dead member would end only later"
+
+
+async def members(bootstrap: str, group: str) -> set[str]:
+    async with Client(bootstrap) as client:
+        described = await client.admin.describe_group(group)
+        return {member.member_id for member in described.members}
+
+
 def test_gateways_that_take_an_instance_over_at_once_agree_on_one(
     cluster: EmbeddedCluster, gateways: list[httpx.Client]
 ) -> None:

@@ -61,7 +61,7 @@ from odradek.cluster.metadata_cache import Broker, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.cluster.turns import in_turns, run_in_turns
-from odradek.errors import OdradekError, error_code
+from odradek.errors import InvalidRequest, OdradekError, error_code
 from odradek.partitions import (
     ByPartition,
     OffsetAndTimestamp,
@@ -447,6 +447,27 @@ class Admin:
         for result in response.offsets:
             partition = result.partition
             check(result.error_code, f"{partition.topic}-{partition.partition}")
+
+    async def remove_group_member(self, group: str, member_id: str) -> None:
+        """Remove a member that is known to be dead, so that its partitions go to others before its session ends.
+
+        The group must use the consumer protocol (KIP-848). A member that lives after all joins again, and what it did
+        not commit is read twice.
+
+        Raises:
+            UnknownGroup, InvalidRequest: there is no such group, or no such member in it.
+        """
+        request = group_service_pb2.GroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=-1, rebalance_timeout_ms=-1
+        )
+        response = await self._calls.send(
+            methods.GROUP_HEARTBEAT, request, codes=lambda r: [r.error_code]
+        )
+        if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
+            raise InvalidRequest(
+                f"group {group!r} has no member {member_id!r}", code=ErrorCode.UNKNOWN_MEMBER_ID
+            )
+        check(response.error_code, f"group {group!r}", response.error_message)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Add access control entries, each independently of the others.

@@ -100,7 +100,7 @@ class GroupMembership:
         self, cluster: Cluster, options: GroupOptions, topics: frozenset[str], reader: Reader
     ) -> None:
         self.options = options
-        self.member_id = str(uuid.uuid4())
+        self.member_id = options.member_id or str(uuid.uuid4())
         self.member_epoch = _JOIN
         self.times_lost = 0
         # The owned partitions, with the id of their topic.

@@ -81,6 +81,7 @@ class Admin(Facade[AsyncAdmin]):
     alter_group_offsets = waits(AsyncAdmin.alter_group_offsets)
     delete_group_offsets = waits(AsyncAdmin.delete_group_offsets)
     delete_groups = waits(AsyncAdmin.delete_groups)
+    remove_group_member = waits(AsyncAdmin.remove_group_member)
     describe_quotas = waits(AsyncAdmin.describe_quotas)
 
 

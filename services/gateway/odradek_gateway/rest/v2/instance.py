@@ -13,7 +13,7 @@ from typing import Any, Final
 from odradek.client import Client
 from odradek.consumer.consumer import Consumer
 from odradek.consumer.options import GroupOptions
-from odradek.errors import OdradekError
+from odradek.errors import InvalidRequest, OdradekError, UnknownGroup
 from odradek.partitions import TopicPartition
 from odradek_gateway.errors import (
     BAD_CONSUMER_CONFIG,
@@ -25,6 +25,7 @@ from odradek_runtime.logs import event_log
 
 _WAITING_MAX: Final = 32
 """The most requests that wait for one instance. Each of them counts against the gateway's limit of requests."""
+_DISMISS_S: Final = 5.0
 _AUTO_COMMIT_S: Final = 5.0  # like the default of auto.commit.interval.ms
 _log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
@@ -77,6 +78,8 @@ class InstanceSpec:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: tuple[tuple[str, int], ...] = ()
+    member_id: str = ""
+    """Id of the member that the gateway which serves the instance uses; empty if an older gateway wrote the spec."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> InstanceSpec:
@@ -230,7 +233,10 @@ class Instance:
         isolation_level: Any = spec.isolation_level
         if spec.topics or spec.pattern:
             group = GroupOptions(
-                group=spec.group, pattern=spec.pattern, auto_commit=spec.auto_commit
+                group=spec.group,
+                pattern=spec.pattern,
+                member_id=spec.member_id or None,
+                auto_commit=spec.auto_commit,
             )
             consumer = self.client.consumer(
                 *spec.topics,
@@ -286,6 +292,25 @@ class Instance:
                 503,
                 KAFKA_RETRIABLE_ERROR,
                 "this gateway has just closed the instance: send the request again",
+            )
+
+    async def dismiss(self, member_id: str) -> None:
+        """Remove the member of the gateway that served the instance before, and whose session has not ended.
+
+        Until then the member would keep the partitions, and this gateway would read nothing.
+        """
+        try:
+            async with asyncio.timeout(_DISMISS_S):
+                await self.client.admin.remove_group_member(self.spec.group, member_id)
+        except (UnknownGroup, InvalidRequest):
+            pass  # it had read nothing yet, or its session has ended
+        except (OdradekError, TimeoutError) as error:
+            _log.warning(
+                "Failed to remove the member of a gateway that does not respond; its partitions are read when its"
+                " session has ended",
+                group=self.spec.group,
+                instance=self.spec.name,
+                reason=str(error),
             )
 
     async def _auto_commit(self, consumer: Consumer) -> None:

@@ -158,10 +158,10 @@ class InstanceRegistry:
             return False
         return (await self._register(spec, present.number)).owner == self._url
 
-    async def take_over(self, present: Registration) -> bool:
+    async def take_over(self, present: Registration, spec: InstanceSpec) -> bool:
         """Register the instance as served by this gateway. Return False if another gateway was faster."""
         number = present.number + (present.owner != self._url)
-        return (await self._register(present.spec, number)).owner == self._url
+        return (await self._register(spec, number)).owner == self._url
 
     async def forget(self, group: str, name: str) -> None:
         """Delete the registration."""

@@ -131,7 +131,7 @@ class Instances:
         """Register and serve a new instance; one without a name gets a random one."""
         await self._start()
         self._require_room()
-        spec = replace(spec, principal=current_caller().principal)
+        spec = replace(spec, principal=current_caller().principal, member_id=str(uuid.uuid4()))
         if not spec.name:
             spec = replace(spec, name=f"rest-consumer-{uuid.uuid4()}")
         key = (spec.group, spec.name)
@@ -312,14 +312,19 @@ class Instances:
             if present.number != known.number:
                 raise in_motion()
             self._require_room()
-            if not await self.registry.take_over(present):
+            # A gateway that lives after all and leaves the group later must not end this member with its own.
+            spec = replace(present.spec, member_id=str(uuid.uuid4()))
+            if not await self.registry.take_over(present, spec):
                 raise in_motion()
             _log.info(
                 "Took over a consumer instance from a gateway that does not respond",
                 group=group,
                 instance=name,
             )
-            return self._served_here(present.spec)
+            instance = self._served_here(spec)
+            if present.spec.member_id and (spec.topics or spec.pattern):
+                await instance.dismiss(present.spec.member_id)
+            return instance
 
     async def use(self, instance: Instance, spec: InstanceSpec) -> None:
         """Replace the subscription or assignment, and publish it to all gateways in the registry."""
