@@ -345,6 +345,60 @@ def test_a_member_without_partitions_says_what_it_waits_for(
     assert result.stderr.count("group g has given this member no partitions yet") == 1
 
 
+def test_a_group_does_not_wait_for_a_topic_that_does_not_exist(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "WITHOUT_PARTITIONS_S_MAX", 0.1)
+    result = run("consume", "misspelt", "--group", "g", "--exit-at-end")
+    assert result.exit_code == 1, result.output
+    assert "topic 'misspelt' does not exist" in f"{result.stderr}{result.exception}"
+
+
+def test_topics_are_created_with_the_short_options_of_other_tools(cluster: MemoryCluster) -> None:
+    assert run("topic", "create", "short", "-p", "4", "-r", "1").exit_code == 0
+    assert len(cluster.topics["short"].partitions) == 4
+
+
+def test_a_field_of_the_json_of_each_line_is_its_key(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic("keyed", partitions=1)
+    file = tmp_path / "lines"
+    lines = (
+        '{"user": "u1", "n": 1}',
+        '{"user": {"id": 7}}',
+        '{"other": 3}',
+        '{"user": null}',
+    )
+    file.write_text("\n".join(lines))
+    result = run("produce", "keyed", str(file), "--key-field", "user")
+    assert result.exit_code == 0, result.output
+    assert "2 of 4 lines had no field user: their records have no key" in result.stderr
+    file.write_text(lines[1])
+    result = run("produce", "keyed", str(file), "--key-field", "user.id")
+    assert result.exit_code == 0, result.output
+    shown = run("consume", "keyed", "--from-beginning", "--exit-at-end", "-f", "%k|%v\n").stdout
+    assert shown.splitlines() == [
+        f"u1|{lines[0]}",
+        f'{{"id":7}}|{lines[1]}',
+        f"|{lines[2]}",
+        f"|{lines[3]}",
+        f"7|{lines[1]}",
+    ]
+
+
+@pytest.mark.parametrize(("line", "said"), [("7", "not an object"), ("{", "not JSON")])
+def test_a_line_in_which_no_field_can_be_is_named(
+    cluster: MemoryCluster, tmp_path: Path, line: str, said: str
+) -> None:
+    cluster.create_topic("keyed", partitions=1)
+    file = tmp_path / "lines"
+    file.write_text('{"user": 1}\n' + line)
+    result = run("produce", "keyed", str(file), "--key-field", "user")
+    assert result.exit_code == 1
+    assert f"line 2 of the input: {said}" in f"{result.stderr}{result.exception}"
+
+
 def test_a_partition_without_a_leader_is_named_while_its_records_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -222,6 +222,7 @@ def consume(
         }
         if group is not None:
             arguments["group"] = group
+            await chosen_partitions(client, topics, None)  # a misspelt topic would be waited for
         async with (
             _explained(client, topics, group, progress) as waits_for,
             client.consumer(*topics, **arguments) as consumer,

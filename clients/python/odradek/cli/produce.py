@@ -26,7 +26,7 @@ from odradek.cli.output import (
     say,
     unescaped,
 )
-from odradek.cli.record_format import InputRecord, InvalidRecord, record_of
+from odradek.cli.record_format import InputRecord, InvalidRecord, key_in, record_of
 from odradek.errors import InvalidRequest, OdradekError, RecordTooLarge
 
 if TYPE_CHECKING:
@@ -120,6 +120,14 @@ def produce(
             "have no key.",
         ),
     ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Each line is an object of JSON: its field NAME is the key, and the whole line the value."
+            " Dots lead into objects: customer.id.",
+        ),
+    ] = None,
     partition: Annotated[
         int | None,
         typer.Option(
@@ -189,6 +197,11 @@ def produce(
             "--json has its own keys and tombstones, so -k and -Z cannot be used with it",
             status=EXIT_USAGE,
         )
+    if key_field is not None and (is_json or key_separator is not None):
+        fail(
+            "--key-field cannot be used with --json and -k, which say themselves what the key is",
+            status=EXIT_USAGE,
+        )
     if repartition and (not is_json or partition is not None):
         fail(
             "--repartition can be used only with --json and without --partition", status=EXIT_USAGE
@@ -198,6 +211,7 @@ def produce(
     run = _Run(
         separator=None if key_separator is None else unescaped(key_separator).encode(),
         null=None if null is None else unescaped(null).encode(),
+        key_field=key_field,
         is_json=is_json,
     )
     keeps_partitions = partition is None and not repartition
@@ -247,8 +261,9 @@ def produce(
     if run.error is not None:
         fail(f"{run.failed} of {run.sent} records were not acknowledged: {run.error}")
     if run.without_key:
+        wanted = f"'{key_separator}'" if key_field is None else f"field {key_field}"
         print(
-            f"odradek: {run.without_key} of {counted(run.sent, 'line')} had no '{key_separator}':"
+            f"odradek: {run.without_key} of {counted(run.sent, 'line')} had no {wanted}:"
             f" {'its record has' if run.without_key == 1 else 'their records have'} no key",
             file=sys.stderr,
         )
@@ -259,11 +274,16 @@ def produce(
 class _Run:
     """Counts of the records that one `odradek produce` has sent, and of their outcomes."""
 
-    def __init__(self, *, separator: bytes | None, null: bytes | None, is_json: bool) -> None:
+    def __init__(
+        self, *, separator: bytes | None, null: bytes | None, key_field: str | None, is_json: bool
+    ) -> None:
         self._separator = separator
         self._null = null
+        self._key_field = key_field
         self._is_json = is_json
-        self.has_values_only = separator is None and null is None and not is_json
+        self.has_values_only = (
+            separator is None and null is None and not is_json and key_field is None
+        )
         """Whether each line is a value, and nothing else."""
         self.sent = 0
         self.acknowledged = 0
@@ -278,15 +298,18 @@ class _Run:
         Raises:
             InvalidRequest: the line of JSON is not a record.
         """
-        if self._is_json:
-            try:
-                record = record_of(line)
-            except InvalidRecord as error:
-                raise InvalidRequest(f"line {self.sent + 1} of the input: {error}") from None
-            self.sent += 1
-            return record
-        self.sent += 1
         key, value = None, line
+        try:
+            if self._is_json:
+                record = record_of(line)
+                self.sent += 1
+                return record
+            if self._key_field is not None and value != self._null:
+                key = key_in(line, self._key_field)
+                self.without_key += key is None
+        except InvalidRecord as error:
+            raise InvalidRequest(f"line {self.sent + 1} of the input: {error}") from None
+        self.sent += 1
         if self._separator is not None:
             first, was_split, rest = line.partition(self._separator)
             if was_split:

@@ -164,6 +164,27 @@ def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], by
     return render
 
 
+def key_in(line: bytes, field: str) -> bytes | None:
+    """Return the field of an object of JSON as a key: text as it is, anything else as JSON; None if it is missing.
+
+    `field` is a name, or names with dots between them. Raises InvalidRecord if the line is not an object.
+    """
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise InvalidRecord(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRecord("not an object of JSON")
+    if field in value:
+        value = value[field]
+    else:
+        for name in field.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()
+
+
 def record_of(line: bytes) -> InputRecord:
     """Read a line of `odradek consume -o json`, or of the same form written by hand. Only `value` is required.
 

@@ -58,6 +58,8 @@ def create(
     partitions: Annotated[
         int,
         typer.Option(
+            "-p",
+            "--partitions",
             metavar="N",
             help="Number of partitions; -1 stands for the cluster's default.",
             callback=_count,
@@ -66,6 +68,8 @@ def create(
     replicas: Annotated[
         int,
         typer.Option(
+            "-r",
+            "--replicas",
             metavar="N",
             help="Replication factor; -1 stands for the cluster's default.",
             callback=_count,
