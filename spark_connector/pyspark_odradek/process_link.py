@@ -27,6 +27,8 @@ T = TypeVar("T")
 CLOSE_S_MAX: Final = 2.0
 REACH_S_MAX: Final = 20.0
 """Longest wait for the first metadata of a cluster that never responded: its address is probably wrong."""
+PATIENCE_S: Final = 2.0
+"""How long that wait lasts without a word in the driver's log."""
 _MARGIN_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -68,7 +70,18 @@ class ProcessLink:
         """
         if not self.cluster.cache.endpoints():
             timeout_s = min(timeout_s, REACH_S_MAX)
-            self.run(self.cluster.wait_connected(timeout_s), timeout_s=timeout_s + _MARGIN_S)
+            self.run(self._first_contact(timeout_s), timeout_s=timeout_s + _MARGIN_S)
+
+    async def _first_contact(self, timeout_s: float) -> None:
+        def explain() -> None:
+            reason = self.cluster.unavailable(None)
+            _log.warning("Waiting up to %g s for the cluster: %s", timeout_s, reason)
+
+        explaining = self.loop.call_later(PATIENCE_S, explain)
+        try:
+            await self.cluster.wait_connected(timeout_s)
+        finally:
+            explaining.cancel()
 
     def close(self) -> None:
         """Close the connections."""

@@ -87,6 +87,17 @@ def test_a_cluster_that_never_answered_is_not_waited_for_like_records(
         plan(**subscription)
 
 
+def test_the_log_names_the_cause_while_the_cluster_is_waited_for(
+    link_of: LinkOf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_link, "PATIENCE_S", 0.0)
+    link_of(BrokerUnreachable("memory:1", "nobody listens there"))
+    with pytest.raises(BrokersUnavailable):
+        plan(subscribe="t")
+    (said,) = [text for text in caplog.messages if text.startswith("Waiting up to 0.3 s")]
+    assert "memory" in said
+
+
 def test_a_topic_that_does_not_exist_ends_the_query(
     link_of: LinkOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
