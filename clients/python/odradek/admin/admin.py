@@ -38,17 +38,23 @@ from odradek.admin.wire import (
     acl_entry,
     acl_of,
     cluster_description,
+    config_operations,
     config_value,
+    create_partitions_request,
+    create_topics_request,
     feature_description,
     group_description,
     group_error,
     group_listing,
+    leave_request,
     log_dir_descriptions,
     metadata_of,
     partition_message,
     partition_outcome,
     quorum_description,
+    quota_alteration,
     quota_of,
+    scram_upsertion,
     scram_user,
     topic_description,
     topic_descriptions,
@@ -76,7 +82,6 @@ from odradek_protocol.rpc.v1 import broker_service_pb2, group_service_pb2
 
 TIMEOUT_S: Final = 30.0
 SCRAM_ITERATIONS: Final = 8192
-_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 class Admin:
@@ -150,18 +155,7 @@ class Admin:
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> list[TopicOutcome]:
         """Create topics, each independently of the others. Returns the outcomes in the order of `topics`."""
-        request = pb.CreateTopicsRequest(
-            validate_only=validate_only, timeout_ms=self._calls.timeout_ms
-        )
-        for new in topics:
-            item = request.topics.add(
-                name=new.name,
-                partition_count=new.partitions,
-                replication_factor=new.replication_factor,
-                configs=dict(new.configs),
-            )
-            for replicas in new.assignments:
-                item.assignments.add(broker_ids=replicas)
+        request = create_topics_request(topics, validate_only, self._calls.timeout_ms)
         response = await self._calls.change(methods.CREATE_TOPICS, request)
         return [topic_outcome(result) for result in response.topics]
 
@@ -192,12 +186,9 @@ class Admin:
         """Raise the number of partitions to `total`. A new record may go to another partition than old records with the
         same key.
         """
-        request = pb.CreatePartitionsRequest(
-            validate_only=validate_only, timeout_ms=self._calls.timeout_ms
+        request = create_partitions_request(
+            name, total, assignments, validate_only, self._calls.timeout_ms
         )
-        item = request.topics.add(name=name, total_count=total)
-        for replicas in assignments:
-            item.assignments.add(broker_ids=replicas)
         response = await self._calls.change(methods.CREATE_PARTITIONS, request)
         outcome = topic_outcome(response.topics[0])
         if outcome.error is not None:
@@ -262,16 +253,12 @@ class Admin:
         that are not in `set` return to their defaults. Raises InvalidConfig, whose message says what is not valid.
         """
         request = pb.AlterConfigsRequest(validate_only=validate_only)
-        item = request.resources.add(
+        request.resources.add(
             type=cast("pb.ConfigResourceType", int(resource.type)),
             name=resource.name,
             replaces_all=replaces_all,
+            operations=config_operations(set, delete, append, subtract),
         )
-        for operation, values in ((_SET, set), (_APPEND, append), (_SUBTRACT, subtract)):
-            for name, value in (values or {}).items():
-                item.operations.add(name=name, operation=operation, value=value)
-        for name in delete:
-            item.operations.add(name=name, operation=_DELETE)
         response = await self._calls.change(methods.ALTER_CONFIGS, request)
         result = response.resources[0]
         check(result.error_code, str(resource), result.error_message)
@@ -449,31 +436,18 @@ class Admin:
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
     async def remove_group_member(self, group: str, member_id: str) -> None:
-        """Remove a member that is known to be dead, so that its partitions go to others before its session ends.
-
-        The group must use the consumer protocol (KIP-848). A member that lives after all joins again, and what it did
-        not commit is read twice.
-
-        Raises:
-            UnknownGroup, InvalidRequest: there is no such group, or no such member in it.
+        """Remove a member that is dead from a group of the consumer protocol (KIP-848), so that others get its
+        partitions before its session ends. A member that lives joins again. Raises UnknownGroup, InvalidRequest.
         """
-        request = group_service_pb2.GroupHeartbeatRequest(
-            group_id=group, member_id=member_id, member_epoch=-1, rebalance_timeout_ms=-1
-        )
         response = await self._calls.send(
-            methods.GROUP_HEARTBEAT, request, codes=lambda r: [r.error_code]
+            methods.GROUP_HEARTBEAT, leave_request(group, member_id), codes=lambda r: [r.error_code]
         )
         if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
-            raise InvalidRequest(
-                f"group {group!r} has no member {member_id!r}", code=ErrorCode.UNKNOWN_MEMBER_ID
-            )
+            raise InvalidRequest(f"group {group!r} has no member {member_id!r}")
         check(response.error_code, f"group {group!r}", response.error_message)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Add access control entries, each independently of the others.
-
-        If some are refused, the others are added all the same, and the error names each refused entry with its reason.
-        """
+        """Add access control entries. If some are refused, the others are added, and the error names those refused."""
         entries = [acl_entry(acl) async for acl in in_turns(acls)]
         response = await self._calls.change(
             methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
@@ -485,11 +459,7 @@ class Admin:
         )
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete the entries that match any of the filters, and return them.
-
-        If some filters are refused, the entries of the others are deleted all the same; the error says how many, and
-        names each refused filter with its reason.
-        """
+        """Delete and return the entries that match any filter. The error for refused filters counts the others'."""
         request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
         response = await self._calls.change(methods.DELETE_ACLS, request)
         deleted = [
@@ -521,15 +491,8 @@ class Admin:
     ) -> None:
         """Create a SCRAM user, or change a password for one mechanism. Only a salted hash of the password is sent."""
         salt, salted = await in_thread(salted_password, mechanism, password, iterations)
-        request = pb.AlterScramUsersRequest()
-        request.upsertions.add(
-            name=user,
-            mechanism=mechanism,
-            iterations=iterations,
-            salt=salt,
-            salted_password=salted,
-        )
-        await self._alter_scram(request)
+        upsertion = scram_upsertion(user, mechanism, iterations, salt, salted)
+        await self._alter_scram(pb.AlterScramUsersRequest(upsertions=[upsertion]))
 
     async def delete_scram_user(
         self, user: str, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
@@ -549,16 +512,11 @@ class Admin:
         return [scram_user(user) async for user in in_turns(response.users)]
 
     async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
-        """Set or remove client quotas, each independently of the others.
-
-        If some are refused, the others are set all the same, and the error names each refused quota with its reason.
-        """
+        """Set or remove client quotas. If some are refused, the others are set, and the error names those refused."""
         quotas = list(quotas)
-        request = pb.AlterQuotasRequest(validate_only=validate_only)
-        for quota in quotas:
-            entry = request.entries.add(key=quota.key, value=quota.value)
-            for kind, name in quota.entity.items():
-                entry.entity.add(type=kind, name=name)
+        request = pb.AlterQuotasRequest(
+            validate_only=validate_only, entries=[quota_alteration(quota) for quota in quotas]
+        )
         response = await self._calls.change(methods.ALTER_QUOTAS, request)
         check_all(
             [f"quota {quota.key} of {dict(quota.entity)}" for quota in quotas],

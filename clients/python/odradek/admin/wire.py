@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from odradek.admin.access import (
     Acl,
@@ -27,6 +27,7 @@ from odradek.admin.descriptions import (
     GroupMember,
     ListenerDescription,
     LogDirDescription,
+    NewTopic,
     PartitionOutcome,
     QuorumDescription,
     TopicDescription,
@@ -45,10 +46,83 @@ from odradek_protocol.rpc.v1 import (
     group_service_pb2,
 )
 
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
 
 def partition_message(partition: PartitionLike) -> common_pb2.TopicPartition:
     """Return the message that names a partition."""
     return common_pb2.TopicPartition(topic=partition[0], partition=partition[1])
+
+
+def create_topics_request(
+    topics: Iterable[NewTopic], validate_only: bool, timeout_ms: int
+) -> pb.CreateTopicsRequest:
+    """Return the request to create topics."""
+    request = pb.CreateTopicsRequest(validate_only=validate_only, timeout_ms=timeout_ms)
+    for new in topics:
+        item = request.topics.add(
+            name=new.name,
+            partition_count=new.partitions,
+            replication_factor=new.replication_factor,
+            configs=dict(new.configs),
+        )
+        for replicas in new.assignments:
+            item.assignments.add(broker_ids=replicas)
+    return request
+
+
+def create_partitions_request(
+    name: str,
+    total: int,
+    assignments: Iterable[Sequence[int]],
+    validate_only: bool,
+    timeout_ms: int,
+) -> pb.CreatePartitionsRequest:
+    """Return the request to raise the number of partitions of one topic."""
+    request = pb.CreatePartitionsRequest(validate_only=validate_only, timeout_ms=timeout_ms)
+    item = request.topics.add(name=name, total_count=total)
+    for replicas in assignments:
+        item.assignments.add(broker_ids=replicas)
+    return request
+
+
+def config_operations(
+    set: Mapping[str, str] | None,
+    delete: Iterable[str],
+    append: Mapping[str, str] | None,
+    subtract: Mapping[str, str] | None,
+) -> list[pb.AlterConfigsOperation]:
+    """Return the operations on the configs of one resource."""
+    operations = [
+        pb.AlterConfigsOperation(name=name, operation=operation, value=value)
+        for operation, values in ((_SET, set), (_APPEND, append), (_SUBTRACT, subtract))
+        for name, value in (values or {}).items()
+    ]
+    return operations + [pb.AlterConfigsOperation(name=name, operation=_DELETE) for name in delete]
+
+
+def quota_alteration(quota: Quota) -> pb.QuotaEntry:
+    """Return the entry of a request that sets or removes a quota."""
+    entry = pb.QuotaEntry(key=quota.key, value=quota.value)
+    for kind, name in quota.entity.items():
+        entry.entity.add(type=kind, name=name)
+    return entry
+
+
+def scram_upsertion(
+    user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted: bytes
+) -> pb.ScramUpsertion:
+    """Return a SCRAM credential to set."""
+    return pb.ScramUpsertion(
+        name=user, mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted
+    )
+
+
+def leave_request(group: str, member_id: str) -> group_service_pb2.GroupHeartbeatRequest:
+    """Return the heartbeat by which a dynamic member leaves its group."""
+    return group_service_pb2.GroupHeartbeatRequest(
+        group_id=group, member_id=member_id, member_epoch=-1, rebalance_timeout_ms=-1
+    )
 
 
 def topic_description(
