@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -85,12 +84,8 @@ class FollowerLinks:
             now_s=clock.monotonic_ms() / 1000,
         )
         self._by_session: dict[int, FollowerStream] = {}
-        self._ending_ids = itertools.count(1)
-        # Streams that are ending but still send their last messages, oldest first. A WeakSet would order them by
-        # their addresses, so that no run of the simulator could be repeated.
-        self._ending: weakref.WeakValueDictionary[int, FollowerStream] = (
-            weakref.WeakValueDictionary()
-        )
+        # Streams that are ending but still send their last messages, oldest first: an ordered set.
+        self._ending: dict[FollowerStream, None] = {}
         self._is_closed = False
 
     def limit_catch_up(self, bytes_per_s: int) -> None:
@@ -149,7 +144,7 @@ class FollowerLinks:
         # While one stream is being closed, data that another one receives could open a new stream, which nobody would
         # close.
         self._is_closed = True
-        streams, self._streams = [*self._streams.values(), *self._ending.values()], {}
+        streams, self._streams = [*self._streams.values(), *self._ending], {}
         for stream in streams:
             await stream.close()
 
@@ -221,5 +216,5 @@ class FollowerLinks:
             return
         if stream.is_empty and self._streams.get((stream.leader, stream.lane)) is stream:
             del self._streams[stream.leader, stream.lane]
-            self._ending[next(self._ending_ids)] = stream
-            stream.end()
+            self._ending[stream] = None
+            stream.end(self._ending.pop)

@@ -178,8 +178,11 @@ class FollowerStream:
         """Return whether that partition uses this stream."""
         return key in self._hosts
 
-    def end(self) -> None:
-        """End the stream, which no partition uses, after a delay in which its last messages are sent."""
+    def end(self, on_ended: Callable[[FollowerStream], object]) -> None:
+        """End the stream, which no partition uses, after a delay in which its last messages are sent, and then call
+        `on_ended`.
+        """
+        self._task.add_done_callback(lambda _: on_ended(self))
         asyncio.get_running_loop().call_later(_LINGER_S, self._cancel)
 
     async def close(self) -> None:
