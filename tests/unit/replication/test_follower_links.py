@@ -5,6 +5,7 @@ it does not change for ever.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +50,7 @@ class RecordedStream:
     def is_empty(self) -> bool:
         return not self.hosts
 
-    def end(self) -> None: ...
+    def end(self, on_ended: Callable[[RecordedStream], object]) -> None: ...
 
     async def close(self) -> None:
         self.is_closed = True
@@ -202,7 +203,7 @@ def test_a_stream_that_no_partition_uses_is_ended_and_opened_anew_when_one_comes
     lanes = Lanes()
     before = lanes.links._streams[BrokerId(1), Lane.HOT]
     ended: list[object] = []
-    before.end = lambda: ended.append(before)  # type: ignore[method-assign]
+    before.end = lambda on_ended: ended.append(before)  # type: ignore[method-assign,assignment]
     lanes.links.follow(HOST, NO_BROKER)
     assert ended == [before]
     assert lanes.links._streams == {}

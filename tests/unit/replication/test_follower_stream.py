@@ -102,12 +102,15 @@ async def test_it_ends_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPat
     leader = DyingLeader()
     stream = follower_of(leader)
     await asyncio.wait_for(broken_while_writing(stream, leader), BOUND_S)
-    stream.end()
+    ended: list[FollowerStream] = []
+    stream.end(ended.append)
     while not stream._task.cancelling():  # noqa: ASYNC110
         await asyncio.sleep(0)
     leader.may_end_write.set()
     await asyncio.wait({stream._task}, timeout=BOUND_S)
     assert stream._task.done()
+    await asyncio.sleep(0)
+    assert ended == [stream]
 
 
 class SetClock(Clock):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, Self
 
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.replication.transaction_incidents import TransactionIncidents
 from odradek_protocol.identity import Offset
 from odradek_runtime.latencies import Latencies
@@ -63,80 +64,138 @@ class Counters:
 
 
 class VisibleBytes:
-    """Counts the bytes of one partition that became readable for consumers since the start of the process.
+    """Counts the bytes of one partition that become readable for consumers; only differences of its counts matter.
 
     `total_bytes` counts the bytes below the high watermark, `stable_bytes` those that are also below the last stable
-    offset. A waiting fetch sleeps until the count for its isolation level has risen by the bytes that it still lacks.
-    Either offset may stand still for hours while appends continue: the high watermark with acks=1 and too few in-sync
-    replicas, the last stable offset while a transaction is open. So at most STEPS_MAX of these appends are kept apart.
-    Later ones are merged into the last one, and count once the offset has reached its end.
+    offset. A waiting fetch sleeps until the count for its isolation level has risen by the bytes that it still lacks,
+    so the count rises whenever the offset moves past a record, also past records of which only the offsets are known:
+    those that were in the log before the process started.
     """
 
-    __slots__ = (
-        "_above_stable",
-        "_above_watermark",
-        "_appended_bytes",
-        "_bytes_below_first_unstable",
-        "total_bytes",
-    )
+    __slots__ = ("_above_stable", "_above_watermark", "_appended_bytes")
 
-    def __init__(self) -> None:
-        self.total_bytes = 0
+    def __init__(
+        self,
+        *,
+        last_stable_offset: Offset,
+        high_watermark: Offset,
+        log_end: Offset,
+        log_bytes: int,
+    ) -> None:
+        """The records above the first two offsets at the start are counted as if each part had the bytes of the whole
+        log: a fetch that wakes too early reads again, and one that wakes too late delays records.
+        """
         self._appended_bytes = 0
-        # For each append: its end offset, and the number of bytes appended up to there. It is created at the first
-        # append, because a deque takes 760 bytes, and most partitions of a broker are idle.
-        self._above_watermark = _NO_STEPS
-        # The appends below the high watermark and above the last stable offset; empty unless there are transactions.
-        self._above_stable = _NO_STEPS
-        self._bytes_below_first_unstable = 0
+        # The bytes below the last stable offset; None unless there are transactions.
+        self._above_stable: _Steps | None = None
+        if last_stable_offset < high_watermark:
+            self._above_stable = _Steps(last_stable_offset)
+            self._appended_bytes = max(log_bytes, high_watermark - last_stable_offset)
+            self._above_stable.add(high_watermark, self._appended_bytes)
+        self._above_watermark = _Steps(high_watermark, self._appended_bytes)
+        if high_watermark < log_end:
+            self.appended(log_end, max(log_bytes, log_end - high_watermark))
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> Self:
+        """Start to count for a log that was just opened."""
+        return cls(
+            last_stable_offset=log.last_stable_offset,
+            high_watermark=log.high_watermark,
+            log_end=log.log_end_offset,
+            log_bytes=log.size_bytes,
+        )
+
+    @property
+    def total_bytes(self) -> int:
+        """How many bytes the high watermark has passed."""
+        return self._above_watermark.passed_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes are below the last stable offset."""
-        return self._bytes_below_first_unstable if self._above_stable else self.total_bytes
+        """How many bytes the last stable offset has passed."""
+        return (self._above_stable or self._above_watermark).passed_bytes
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
         self._appended_bytes = appended_bytes = self._appended_bytes + size_bytes
-        above = self._above_watermark
-        if above is _NO_STEPS:
-            above = self._above_watermark = deque()
-        if above:
-            _add(above, end_offset, appended_bytes)
-        else:
-            above.append((end_offset, appended_bytes))
+        self._above_watermark.add(end_offset, appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Count the appends that end at or below the new high watermark. Call it only if the log has no open
-        transaction.
-        """
-        above = self._above_watermark
-        while above and above[0][0] <= high_watermark:
-            self.total_bytes = above.popleft()[1]
-        if self._above_stable:
-            self._above_stable.clear()
+        """Count the appends below the new high watermark. Call it only if the log has no open transaction."""
+        self._above_watermark.pass_to(high_watermark)
+        self._above_stable = None
 
     def committed_behind(self, high_watermark: Offset, last_stable_offset: Offset) -> None:
-        """Count the appends that end at or below the high watermark, and for `stable_bytes` only those that also end
-        at or below the last stable offset.
+        """Count the appends below the high watermark, and for `stable_bytes` only those that are also below the last
+        stable offset.
         """
-        if self._above_stable is _NO_STEPS:
-            self._above_stable = deque()
-        above, unstable = self._above_watermark, self._above_stable
-        while above and above[0][0] <= high_watermark:
-            if not unstable:
-                self._bytes_below_first_unstable = self.total_bytes
-            end_offset, self.total_bytes = above.popleft()
-            _add(unstable, end_offset, self.total_bytes)
-        while unstable and unstable[0][0] <= last_stable_offset:
-            self._bytes_below_first_unstable = unstable.popleft()[1]
+        watermark = self._above_watermark
+        stable = self._above_stable
+        if stable is None:
+            stable = self._above_stable = _Steps(watermark.passed_to, watermark.passed_bytes)
+        watermark.pass_to(high_watermark, stable)
+        stable.pass_to(last_stable_offset)
 
-    def cut(self) -> None:
-        """Forget the appends above the high watermark, because the log was truncated."""
-        self._above_watermark.clear()
+    def cut(self, end_offset: Offset) -> None:
+        """Forget the appends above `end_offset`, because the log was truncated to there or begins there."""
+        self._above_watermark.cut(end_offset)
 
 
-def _add(steps: deque[tuple[Offset, int]], end_offset: Offset, total_bytes: int) -> None:
-    if len(steps) < STEPS_MAX:
-        steps.append((end_offset, total_bytes))
-    else:
-        steps[-1] = (end_offset, total_bytes)
+class _Steps:
+    """The appends above an offset that follows behind the end of a log, and the bytes that it has passed.
+
+    The offset may stand still for hours while appends continue: the high watermark with acks=1 and too few in-sync
+    replicas, the last stable offset while a transaction is open. So at most STEPS_MAX appends are kept apart, and later
+    ones are merged into the last one. While the offset is inside of a step, its bytes are counted in proportion.
+    """
+
+    __slots__ = ("_steps", "passed_bytes", "passed_to")
+
+    def __init__(self, passed_to: Offset, passed_bytes: int = 0) -> None:
+        self.passed_to = passed_to
+        self.passed_bytes = passed_bytes
+        # For each append: its end offset, and the number of bytes appended up to there. It is created at the first
+        # append, because a deque takes 760 bytes, and most partitions of a broker are idle.
+        self._steps = _NO_STEPS
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def add(self, end_offset: Offset, total_bytes: int) -> None:
+        """Add an append that ends at this offset, and with which the appended bytes are `total_bytes`."""
+        steps = self._steps
+        if steps is _NO_STEPS:
+            steps = self._steps = deque()
+        if len(steps) < STEPS_MAX:
+            steps.append((end_offset, total_bytes))
+        else:
+            steps[-1] = (end_offset, total_bytes)
+
+    def pass_to(self, offset: Offset, then: _Steps | None = None) -> None:
+        """Count the bytes below an offset, and add to `then` the steps that were passed."""
+        steps = self._steps
+        while steps and steps[0][0] <= offset:
+            self.passed_to, self.passed_bytes = steps.popleft()
+            if then is not None:
+                then.add(self.passed_to, self.passed_bytes)
+        if steps and offset > self.passed_to:
+            self.passed_bytes = self._bytes_at(offset, steps[0])
+            self.passed_to = offset
+            if then is not None:
+                then.add(offset, self.passed_bytes)
+
+    def cut(self, end_offset: Offset) -> None:
+        """Forget what is above an offset."""
+        steps = self._steps
+        last = None
+        while steps and steps[-1][0] > end_offset:
+            last = steps.pop()
+        if last is not None and end_offset > (steps[-1][0] if steps else self.passed_to):
+            steps.append((end_offset, last[1]))
+        self.passed_to = min(self.passed_to, end_offset)
+
+    def _bytes_at(self, offset: Offset, step: tuple[Offset, int]) -> int:
+        """Return the count at an offset inside of the first step, at least one more than before."""
+        end_offset, total_bytes = step
+        share = (offset - self.passed_to) / (end_offset - self.passed_to)
+        return self.passed_bytes + max(1, int((total_bytes - self.passed_bytes) * share))

@@ -114,7 +114,7 @@ class PartitionHost:
         self.is_removed = False
         self.work = LogWork(self, log, shared)
         self._transactions: HostTransactions | None = None
-        self._visible = VisibleBytes()
+        self._visible = VisibleBytes.of(log)
         self._shared = shared
         self._clock = shared.clock
         self._requests = ClientRequests(shared.counters)
@@ -390,12 +390,12 @@ class PartitionHost:
 
     @property
     def visible_bytes(self) -> int:
-        """How many bytes the high watermark has passed since the start of the process."""
+        """How many bytes the high watermark has passed; only differences of this count matter."""
         return self._visible.total_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes the last stable offset has passed since the start of the process."""
+        """How many bytes the last stable offset has passed; only differences of this count matter."""
         return self._visible.stable_bytes
 
     @property
@@ -474,8 +474,8 @@ class PartitionHost:
             end_offset=effect.end_offset,
             log_end_offset=self.log.log_end_offset,
         )
-        self._visible.cut()
         end = effect.end_offset
+        self._visible.cut(end)
         self.work.cut(lambda: self.log.begin_truncate(end), ev.Truncated(), end_offset=end)
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
@@ -485,8 +485,8 @@ class PartitionHost:
             start_offset=effect.start_offset,
             log_end_offset=self.log.log_end_offset,
         )
-        self._visible.cut()
         start = effect.start_offset
+        self._visible.cut(start)
         self.work.cut(lambda: self.log.begin_reset(start), ev.LogReset(), end_offset=start)
 
     def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
