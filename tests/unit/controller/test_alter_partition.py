@@ -8,11 +8,23 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import partitions, topics
-from odradek_metadata_quorum.controller.requests import AlterPartitionResult, Reassignment
-from odradek_protocol.identity import BrokerId, PartitionIndex, TopicName, TopicPartition
+from odradek_metadata_quorum.controller import leaders, partitions, topics
+from odradek_metadata_quorum.controller.leaders import CHECK_INTERVAL_MS
+from odradek_metadata_quorum.controller.requests import (
+    AlterPartitionResult,
+    LogEnd,
+    Reassignment,
+    ReportLogEndsRequest,
+)
+from odradek_protocol.identity import (
+    BrokerId,
+    PartitionIndex,
+    TopicIdPartition,
+    TopicName,
+    TopicPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.records import RestartClass
+from odradek_protocol.metadata.records import NO_LEADER, RestartClass
 from tests.unit.controller.cluster import Cluster
 
 
@@ -267,6 +279,37 @@ def test_a_cancelled_move_leaves_what_was() -> None:
     assert set(state.replicas) == {1, 2, 3}
     assert set(state.isr) == {1, 2, 3}
     assert reassign(found, cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_no_copy_is_dropped_while_the_longest_log_is_looked_for() -> None:
+    """The power failed at both in-sync replicas; the one that the move adds may have what the other one lost."""
+    found = cluster()
+    found.register(5)
+    found.beat(5)
+    assert reassign(found, 4, 5, 1) is ErrorCode.NONE
+    found.alter_partition((1, 4))
+    for broker in (4, 1):
+        found.register(broker, RestartClass.POWER)
+    state = found.state()
+    assert (state.leader, set(state.lost)) == (NO_LEADER, {1, 4})
+    assert reassign(found, cancel=True) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert reassign(found, 1, 2, 5) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert found.state() == state
+    found.pass_ms(2 * CHECK_INTERVAL_MS, 1, 2, 3, 4, 5, step_ms=CHECK_INTERVAL_MS)
+    for broker, log_end in ((1, 50), (4, 100)):
+        assert found.heartbeat(broker).report_log_ends
+        end = LogEnd(
+            partition=TopicIdPartition(state.topic_id, state.partition),
+            last_epoch=0,
+            log_end=log_end,
+        )
+        request = ReportLogEndsRequest(
+            broker_id=BrokerId(broker), broker_epoch=found.epochs[broker], partitions=(end,)
+        )
+        found.decide(leaders.report_log_ends, request)
+    found.pass_ms(found.settings.report_wait_ms, 1, 2, 3, 4, 5, step_ms=CHECK_INTERVAL_MS)
+    assert found.state().leader == 4
+    assert reassign(found, cancel=True) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_a_move_within_its_replicas_is_done_at_once() -> None:

@@ -105,6 +105,13 @@ def a_move_completes_when_what_it_adds_is_in_sync(patch: pytest.MonkeyPatch) -> 
     patch.setattr(partitions, "_is_complete", is_complete)
 
 
+def a_move_is_cancelled_while_one_candidate_is_left(patch: pytest.MonkeyPatch) -> None:
+    def keep(state: Any, replicas: Any) -> bool:
+        return not {*state.isr, *state.elr}.isdisjoint(replicas)
+
+    patch.setattr(partitions, "_keep_all_records", keep)
+
+
 def a_stranger_of_other_voters() -> None:
     case = next(
         case
@@ -179,6 +186,10 @@ BUGS: list[tuple[Patch, Callable[[], None]]] = [
     (
         a_move_completes_when_what_it_adds_is_in_sync,
         test_alter_partition.test_a_move_waits_until_enough_of_its_final_replicas_are_in_sync,
+    ),
+    (
+        a_move_is_cancelled_while_one_candidate_is_left,
+        test_alter_partition.test_no_copy_is_dropped_while_the_longest_log_is_looked_for,
     ),
 ]
 

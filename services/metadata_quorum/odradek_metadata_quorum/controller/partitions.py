@@ -179,11 +179,11 @@ def _alter_reassignment(
             _settle_now(work, state)
         return GOOD
     isr = tuple(b for b in state.isr if b in replicas)
-    if not isr and not [b for b in state.elr if b in replicas]:
+    if not _keep_all_records(state, replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{reassignment.partition}: none of the replicas {replicas} has its records; wait until the "
-            "present move is complete",
+            message=f"{reassignment.partition}: the replicas {replicas} may lack records; wait until the present move "
+            "is complete, or the partition has a leader",
         )
     target = _moved(state, replicas=replicas, isr=isr, adding=adding, removing=removing)
     if _is_complete(work, state, target):
@@ -200,15 +200,27 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
         )
     replicas = tuple(b for b in state.replicas if b not in state.adding)
     isr = tuple(b for b in state.isr if b in replicas)
-    if not isr and not [b for b in state.elr if b in replicas]:
+    if not _keep_all_records(state, replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message="the move cannot be cancelled: only the replicas that this would remove are in "
-            "sync; wait until the move is complete",
+            message="the move cannot be cancelled: the replicas that this would remove may have records that the "
+            "others lack; wait until the move is complete, or the partition has a leader",
         )
     work.write(_moved(state, replicas=replicas, isr=isr, adding=(), removing=()))
     _settle_now(work, state)
     return GOOD
+
+
+def _keep_all_records(state: PartitionState, replicas: tuple[BrokerId, ...]) -> bool:
+    """Return whether the partition keeps all its acknowledged records without the other replicas.
+
+    One member of the ISR or ELR is enough. If all of them may have lost bytes, the longest log is being looked for
+    (leaders.py), and any of those that are asked may have it.
+    """
+    members = {*state.isr, *state.elr}
+    if members <= {*state.lost}:
+        return members | {*state.lost} <= {*replicas}
+    return not (members - {*state.lost}).isdisjoint(replicas)
 
 
 def completed(
