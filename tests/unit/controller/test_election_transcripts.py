@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from odradek_metadata_quorum.controller import leaders, registration
+from odradek_metadata_quorum.controller import leaders
 from odradek_metadata_quorum.controller.requests import LogEnd, ReportLogEndsRequest
 from odradek_protocol.identity import BrokerId, DirectoryId, TopicIdPartition
-from odradek_protocol.metadata.records import RestartClass
+from odradek_protocol.metadata.records import RestartClass, UnregisterBroker
 from tests.unit.controller.cluster import Cluster, told
 
 ALL = {1, 2, 3}
@@ -64,7 +64,10 @@ class Story:
                 self.cluster.register(broker_id, RestartClass[how.upper()])
 
     def _unregister(self, broker: str) -> None:
-        assert self.cluster.decide(registration.unregister, BrokerId(int(broker))).is_good
+        """Remove a registration as releases did that let the broker with the only copy go."""
+        known = self.cluster.image.brokers[BrokerId(int(broker))]
+        record = UnregisterBroker(broker_id=known.broker_id, broker_epoch=known.broker_epoch)
+        self.cluster.decide(lambda work: work.write(record))
 
     def _ready(self, *brokers: str) -> None:
         self.ready |= set(map(int, brokers))

@@ -109,7 +109,7 @@ def a_move_is_cancelled_while_one_candidate_is_left(patch: pytest.MonkeyPatch) -
     def keep(state: Any, replicas: Any) -> bool:
         return not {*state.isr, *state.elr}.isdisjoint(replicas)
 
-    patch.setattr(partitions, "_keep_all_records", keep)
+    patch.setattr(partitions, "keep_all_records", keep)
 
 
 def a_stranger_of_other_voters() -> None:

@@ -4,8 +4,8 @@ that are unregistered.
 
 from __future__ import annotations
 
-from odradek_metadata_quorum.controller import registration
-from odradek_metadata_quorum.controller.requests import AlterPartitionResult
+from odradek_metadata_quorum.controller import registration, topics
+from odradek_metadata_quorum.controller.requests import AlterPartitionResult, DeleteTopicsRequest
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import NO_LEADER, RestartClass
@@ -243,3 +243,16 @@ def test_a_live_broker_cannot_be_forgotten_a_dead_one_can() -> None:
     again = found.decide(registration.unregister, BrokerId(2))
     assert again.error is ErrorCode.BROKER_ID_NOT_REGISTERED
     assert found.register(2).outcome.is_good
+
+
+def test_the_broker_with_the_only_copy_cannot_be_forgotten_before_that_copy_is_given_up() -> None:
+    found = cluster()
+    found.create("t", assignments=((2, 3),))
+    found.kill(3, 1, 2)
+    found.kill(2, 1)
+    assert found.decide(registration.unregister, BrokerId(3)).is_good, "2 has all that 3 has"
+    refusal = found.decide(registration.unregister, BrokerId(2))
+    assert refusal.error is ErrorCode.INVALID_REQUEST
+    assert "only in-sync replica of t-0" in refusal.message
+    found.decide(topics.delete_topics, DeleteTopicsRequest(names=("t",)))
+    assert found.decide(registration.unregister, BrokerId(2)).is_good

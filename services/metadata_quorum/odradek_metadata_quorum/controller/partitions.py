@@ -179,7 +179,7 @@ def _alter_reassignment(
             _settle_now(work, state)
         return GOOD
     isr = tuple(b for b in state.isr if b in replicas)
-    if not _keep_all_records(state, replicas):
+    if not keep_all_records(state, replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             message=f"{reassignment.partition}: the replicas {replicas} may lack records; wait until the present move "
@@ -200,7 +200,7 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
         )
     replicas = tuple(b for b in state.replicas if b not in state.adding)
     isr = tuple(b for b in state.isr if b in replicas)
-    if not _keep_all_records(state, replicas):
+    if not keep_all_records(state, replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             message="the move cannot be cancelled: the replicas that this would remove may have records that the "
@@ -209,18 +209,6 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
     work.write(_moved(state, replicas=replicas, isr=isr, adding=(), removing=()))
     _settle_now(work, state)
     return GOOD
-
-
-def _keep_all_records(state: PartitionState, replicas: tuple[BrokerId, ...]) -> bool:
-    """Return whether the partition keeps all its acknowledged records without the other replicas.
-
-    One member of the ISR or ELR is enough. If all of them may have lost bytes, the longest log is being looked for
-    (leaders.py), and any of those that are asked may have it.
-    """
-    members = {*state.isr, *state.elr}
-    if members <= {*state.lost}:
-        return members | {*state.lost} <= {*replicas}
-    return not (members - {*state.lost}).isdisjoint(replicas)
 
 
 def completed(
@@ -306,6 +294,18 @@ def _settle_now(work: Workspace, before: PartitionState) -> None:
     assert state is not None, before
     if (change := work.settled(state)) is not None:
         work.write(change)
+
+
+def keep_all_records(state: PartitionState, replicas: tuple[BrokerId, ...]) -> bool:
+    """Return whether a partition keeps all its acknowledged records if only these replicas are left.
+
+    One member of the ISR or ELR is enough. If all of them may have lost bytes, the longest log is being looked for
+    (leaders.py), and any of those that are asked may have it.
+    """
+    members = {*state.isr, *state.elr}
+    if members <= {*state.lost}:
+        return members | {*state.lost} <= {*replicas}
+    return not (members - {*state.lost}).isdisjoint(replicas)
 
 
 def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outcome | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from odradek_metadata_quorum.controller.partitions import keep_all_records
 from odradek_metadata_quorum.controller.requests import (
     GOOD,
     Outcome,
@@ -247,7 +248,11 @@ def _proven_class(request: RegisterRequest, before: BrokerState | None) -> Resta
 
 
 def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
-    """Remove the registration of a broker that will not start again. It must be fenced, so it leads nothing."""
+    """Remove the registration of a broker that will not start again. It must be fenced, so it leads nothing.
+
+    As in Kafka it may have replicas, which stay assigned to it. But it may not have the only copy of acknowledged
+    records: nothing would tell its disk from an empty one any more if it came back.
+    """
     broker = work.image.brokers.get(broker_id)
     if broker is None:
         return Outcome(
@@ -258,6 +263,15 @@ def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
             error=ErrorCode.INVALID_REQUEST,
             message=f"broker {broker_id} is alive: stop it first, then unregister it",
         )
+    for state in work.partitions_of(broker_id):
+        if not keep_all_records(state, tuple(b for b in state.replicas if b != broker_id)):
+            topic = work.image.topics[state.topic_id].name
+            return Outcome(
+                error=ErrorCode.INVALID_REQUEST,
+                message=f"broker {broker_id} has the only in-sync replica of {topic}-{state.partition}, and maybe of"
+                " more partitions: start it again and move its replicas; or give these records up, by an unclean"
+                " election of another replica or by deleting the topic",
+            )
     work.write(UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
     work.memories.pop(broker_id, None)
     work.broken.pop(broker_id, None)
