@@ -281,6 +281,22 @@ def test_a_cancelled_move_leaves_what_was() -> None:
     assert reassign(found, cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
+@pytest.mark.parametrize("replacement", [(), (1, 2, 5)])
+def test_a_removed_replica_that_is_added_again_is_not_taken_for_its_former_self(
+    replacement: tuple[int, ...],
+) -> None:
+    """It deleted its log. A leader that sees both changes at once, in a snapshot, must forget what it acknowledged."""
+    found = cluster()
+    found.register(5)
+    found.beat(5)
+    assert reassign(found, 1, 2, 4) is ErrorCode.NONE
+    moving = found.state()
+    assert reassign(found, *replacement, cancel=not replacement) is ErrorCode.NONE
+    state = found.state()
+    assert 4 not in state.replicas
+    assert (state.leader, state.leader_epoch) == (moving.leader, moving.leader_epoch + 1)
+
+
 def test_no_copy_is_dropped_while_the_longest_log_is_looked_for() -> None:
     """The power failed at both in-sync replicas; the one that the move adds may have what the other one lost."""
     found = cluster()

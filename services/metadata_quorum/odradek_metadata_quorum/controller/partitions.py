@@ -23,8 +23,9 @@ stays is not in sync, the move waits for it: the removed replicas have what was 
 copies would be left than the topic asks for. If that replica is lost for good, another move replaces this one, or the
 minimum is lowered and the same move requested again.
 Until it is complete, a move can be cancelled: the added replicas are removed and the others stay, those that the move
-kept first (which one was preferred before is not recorded, as in Kafka). A completion that removes a replica
-sets a leader and so raises the leader epoch, by which the removed replica learns of it.
+kept first (which one was preferred before is not recorded, as in Kafka). A completion or cancellation that removes a
+replica sets a leader and so raises the leader epoch. By that the removed replica learns of it, and the leader forgets
+what that replica acknowledged: added again, it begins with an empty log.
 """
 
 from __future__ import annotations
@@ -276,10 +277,12 @@ def _moved(
     adding: tuple[BrokerId, ...],
     removing: tuple[BrokerId, ...],
 ) -> PartitionChange:
+    leader = state.leader if state.leader in isr else NO_LEADER
+    is_anyone_gone = not {*state.replicas} <= {*replicas}
     return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
-        leader=None if state.leader in (*isr, NO_LEADER) else NO_LEADER,
+        leader=leader if is_anyone_gone or leader != state.leader else None,
         isr=isr,
         elr=tuple(b for b in state.elr if b in replicas),
         replicas=replicas,
