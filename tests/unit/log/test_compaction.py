@@ -89,6 +89,19 @@ def test_a_tombstone_that_is_kept_for_ever_can_be_compacted() -> None:
         assert shown(broker) == [(1, b"a", None)]
 
 
+def test_a_tombstone_outlives_a_batch_that_is_too_large_to_be_compacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "RECORDS_MAX", 2)
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    put(broker, (b"a", None))
+    for days in (1, 3, 5):
+        fill(broker)
+        compact(broker, now_ms=days * DAY_MS)
+    assert (3, b"a", None) in shown(broker)
+
+
 @pytest.mark.parametrize("timestamp_ms", [-(1 << 63), (1 << 63) - 1])
 @pytest.mark.parametrize("delete_retention_ms", [0, DAY_MS, (1 << 63) - 1])
 def test_no_timestamp_of_a_client_ends_a_compaction(

@@ -12,7 +12,8 @@ What is kept, with its offset, and with its timestamp:
     a record       if the map has no later record of its key; never a record of an aborted transaction
                    or without a key
     a tombstone    (null value) like a record, until its batch's delete horizon, which is
-                   now + `delete.retention.ms` at the first compaction of the batch (KIP-534)
+                   now + `delete.retention.ms` at the first compaction of the batch (KIP-534); longer while an
+                   earlier batch has too many records to look for the key's values in it
     a marker       as long as batches of its transaction are left, even without records: without the
                    marker a replay would take the transaction for open; then until its delete horizon
     a batch        that cannot be decoded although its CRC is right, because the producer wrote it so,
@@ -114,6 +115,9 @@ class CompactJob:
     _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     # Producer ids with kept batches of a transaction whose marker the pass has not reached yet.
     _open_transactions: set[int] = field(default_factory=set)
+    # Whether a batch with too many records was kept. It may have earlier values of any key, so tombstones after it are
+    # kept as well.
+    _has_skipped_records: bool = False
 
     def run_slice(
         self, slice_ms: int = SLICE_MS, *, clock_s: Callable[[], float] = monotonic
@@ -318,6 +322,7 @@ class CompactJob:
         else:
             records = _records(data)
             if records is None:
+                self._has_skipped_records |= header.record_count > RECORDS_MAX
                 self._note_kept(header)
                 return data, header
             self.records_read += len(records)
@@ -374,7 +379,7 @@ class CompactJob:
             if record.key is None or self._map.get(_short(record.key), -1) > record.offset:
                 continue
             if record.value is None:
-                if is_past:
+                if is_past and not self._has_skipped_records:
                     continue
                 needs_horizon = True
             kept.append(record)
