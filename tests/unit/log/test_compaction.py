@@ -79,6 +79,28 @@ def test_a_deleted_key_stays_deleted_though_a_segment_expires_during_the_compact
     assert not broker.files(".cleaned")
 
 
+def test_a_pass_goes_on_when_all_of_a_run_has_expired() -> None:
+    """Otherwise a log of which a segment expires every few minutes, while a pass takes longer, is never compacted."""
+    broker = memory_broker(CONFIG)
+    log = broker.log
+    put(broker, (b"key", b"1"), (b"key", b"2"), (b"pad", b"v" * 450))
+    fill(broker)
+    log.set_high_watermark(log.log_end_offset)
+    broker.sync(full=True)
+    job = log.begin_compaction(now_ms=DAY_MS)
+    assert job is not None
+    job.segment_bytes = 1
+    expired = 0
+    while not job.is_done:
+        job.run_slice(0)
+        if job.ready and not expired:
+            log.advance_log_start(Offset(job.ready[0].old[-1].end_offset))
+            expired = log.apply_retention(now_ms=DAY_MS)
+        log.install_compacted(job)
+    assert expired == 1
+    assert log.cleaned_offset == job.segments[-1].end_offset
+
+
 def test_a_tombstone_that_is_kept_for_ever_can_be_compacted() -> None:
     """delete.retention.ms may be the largest LONG, and the time at which the tombstone may go is later still."""
     broker = memory_broker(replace(CONFIG, delete_retention_ms=(1 << 63) - 1))

@@ -151,15 +151,17 @@ class CompactJob:
         ready, self.ready = self.ready, []
         is_swapped = False
         for run in ready:
-            is_outdated = any(segment not in segments.all for segment in run.old)
-            if is_truncating or is_outdated or not self.is_current():
-                # A segment expired or was truncated during the pass.
-                run.new.remove_files()
-                run.new.close()
-                self._give_up()
-            else:
+            is_cut = is_truncating or not self.is_current()
+            left = [segment for segment in run.old if segment in segments.all]
+            if not is_cut and left == run.old:
                 segments.swap(run.old, run.new, delay_ms=delay_ms)
                 is_swapped = True
+                continue
+            run.new.remove_files()
+            run.new.close()
+            # If all of the run has expired meanwhile, nothing of it is left to be compacted.
+            if is_cut or left:
+                self._give_up()
         return is_swapped
 
     def _give_up(self) -> None:
