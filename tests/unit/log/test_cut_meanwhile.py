@@ -105,6 +105,18 @@ def test_what_was_compacted_before_a_cut_does_not_come_back(
     assert broker.log.epochs.at(Offset(end)) == 7
 
 
+def test_a_pass_that_ended_before_a_cut_compacted_nothing_above_it() -> None:
+    """Records that are appended later at these offsets are not compacted yet."""
+    broker, job = compacted_until_ready()
+    log = broker.log
+    while not job.is_done:
+        log.install_compacted(job)
+        job.run_slice(0)
+    cut(log, "truncated")
+    log.install_compacted(job)
+    assert log.cleaned_offset <= log.log_end_offset
+
+
 class CutAt:
     """Truncates a log from another thread, at a chosen moment of a compaction slice.
 

@@ -478,7 +478,7 @@ class PartitionLog:
             if job.install(self._segments, is_truncating=self._is_truncating, delay_ms=delay_ms):
                 self._recent.forget(self._tail)
         self._progress.forget_segments()
-        if job.is_done:
+        if job.is_done and job.is_current():
             self._progress.due.checkpoint = True
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
 
