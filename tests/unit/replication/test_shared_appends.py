@@ -1,4 +1,6 @@
-"""Produces to one partition that arrive in one turn of the event loop share an append; each has its own outcome."""
+"""Produces to one partition that arrive in one turn of the event loop share an append; each has its own outcome. A lone
+one is appended and answered at once.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,16 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 from odradek_broker.log.partition_log import AppendInfo, PartitionLog
-from odradek_broker.partition.events import ProduceRequested
-from odradek_broker.replication.client_requests import QUEUED_MAX, ProduceQueue, ProduceTurns
+from odradek_broker.partition.effects import Role
+from odradek_broker.replication.client_requests import (
+    QUEUED_MAX,
+    ClientRequests,
+    ProduceQueue,
+    ProduceTurns,
+)
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_protocol.identity import NO_LEADER_EPOCH
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records import decode_batch, iter_headers
 from tests.unit.log.material import TOPIC_ID, Broker, batch, memory_broker
@@ -169,16 +177,109 @@ async def test_a_lone_produce_waits_for_no_turn() -> None:
     turns = ProduceTurns(ends.append)
     replica = Mock()
     queue = ProduceQueue(turns, replica)
-    alone = ProduceRequested(request_id=1, record_count=1, acks=1, deadline_ms=0, producer=None)
-    assert not any(queue.takes(alone, 100) for _ in range(ProduceTurns.AT_ONCE))
-    assert queue.takes(alone, 100)
+
+    def waits() -> bool:
+        return queue.is_for(1, bytes(100), NO_LEADER_EPOCH)
+
+    assert not any(waits() for _ in range(ProduceTurns.AT_ONCE))
+    assert waits()
 
     first, second = ProduceQueue(turns, replica), queue
     for waiting in (first, second):
         turns.added_to(waiting)
+    turns.added_to(second)
     (end,) = ends
     end()
-    assert queue.takes(alone, 100), "two were for one partition"
+    assert waits(), "two were for one partition"
     turns.added_to(first)
     ends[1]()
-    assert not queue.takes(alone, 100)
+    assert not waits()
+
+
+@asynccontextmanager
+async def unshared() -> AsyncIterator[Led]:
+    """A leader whose produces do not wait for others, and which answers only what it has been asked for by a call."""
+    async with leader() as led:
+        led.table.produce_turns.at_once = 9
+        with patch.object(ClientRequests, "add_produce", side_effect=AssertionError("an event")):
+            yield led
+
+
+async def test_a_lone_produce_is_appended_and_answered_at_once_without_an_event() -> None:
+    async with unshared() as led:
+        end = led.host.log.log_end_offset
+        led.produce(0)
+        led.produce(1, sequence(0))
+        led.produce(2, batch(0, count=3), acks=-1)  # no other replica has to confirm it
+        led.produce(3, acks=0)
+        assert led.errors() == [ErrorCode.NONE] * 4
+        assert led.offsets() == [end, end + 1, end + 2, end + 5]
+        assert led.host.replica.high_watermark == led.host.log.high_watermark == end + 6
+        assert {outcome.leader_epoch for outcome in led.outcomes.values()} == {2}
+
+
+async def test_a_lone_duplicate_or_gap_is_judged_as_an_event() -> None:
+    async with leader() as led:
+        led.table.produce_turns.at_once = 9
+        end = led.host.log.log_end_offset
+        for number, base_sequence in enumerate((0, 0, 9, 1)):
+            led.produce(number, sequence(base_sequence))
+        assert led.offsets() == [end, end, -1, end + 1]
+        assert led.errors()[2] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert led.host.log.log_end_offset == end + 2
+
+
+async def test_acks_all_waits_for_a_sync_that_the_topic_wants() -> None:
+    async with leader() as led:
+        led.table.produce_turns.at_once = 9
+        led.host.replica._log.is_fsync = True
+        led.produce(0, acks=-1)
+        assert led.outcomes == {}, "nothing is synced yet"
+        led.produce(1, acks=1)
+        assert led.errors() == [ErrorCode.NONE]
+
+
+async def test_a_full_disk_refuses_a_lone_produce_and_the_next_one_is_appended() -> None:
+    async with unshared() as led:
+        end = led.host.log.log_end_offset
+        storage = led.broker.storage
+        assert isinstance(storage, MemoryStorage)
+        is_full = True
+
+        def full(operation: str, path: object) -> int | None:
+            if is_full and operation == "write":
+                raise OSError(28, "No space left on device")
+            return None
+
+        storage.fault = full
+        led.produce(0)
+        assert led.errors() == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert led.host.log.log_end_offset == end
+        is_full = False
+        led.broker.directory.health.full = None
+        led.produce(1)
+        assert (led.errors()[1], led.outcomes[1].base_offset) == (ErrorCode.NONE, end)
+
+
+async def test_a_bug_in_a_lone_append_answers_it_and_ends_only_this_replica() -> None:
+    async with unshared() as led:
+        led.table._on_broken = lambda broken: None
+        with patch.object(PartitionLog, "append", side_effect=AssertionError("a bug")):
+            led.produce(0)
+        assert led.errors() == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert led.host.is_failed
+        assert led.host.replica.role is Role.FAILED
+
+
+async def test_a_callback_that_produces_again_comes_after_the_first_append() -> None:
+    async with leader() as led:
+        led.table.produce_turns.at_once = 9
+        end = led.host.log.log_end_offset
+
+        def again(outcome: ProduceOutcome) -> None:
+            led.outcomes[0] = outcome
+            led.produce(1)
+            assert 1 not in led.outcomes, "a step is under way"
+
+        led.host.produce(batch(0), acks=1, timeout_ms=1000, on_done=again)
+        assert led.offsets() == [end, end + 1]

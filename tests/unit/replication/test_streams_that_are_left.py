@@ -104,7 +104,7 @@ async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
         attached: list[int] = []
 
         def count() -> None:
-            attached.append(len(host._push_to))
+            attached.append(len(host._streams.to_followers))
 
         for session_id in range(1, 4):
             call = FollowersCall([hello(session_id), attach(session_id), count, DETACH, count])

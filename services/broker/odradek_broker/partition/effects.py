@@ -318,6 +318,19 @@ Effect: TypeAlias = (
 )
 
 
+class ReadBound(Struct, frozen=True, gc=False):
+    """The part of the log that a consumer may read at one replica, [start_offset, end_offset), or an `error_code`.
+
+    Before the response is sent, `may_respond(leader_epoch)` must be true. A fetch at `end_offset` waits for records, or
+    gets none.
+    """
+
+    error_code: ErrorCode
+    start_offset: Offset
+    end_offset: Offset
+    leader_epoch: LeaderEpoch
+
+
 class DataDue(Struct, frozen=True, gc=False):
     """The Data message that a follower must be sent next: batches from `from_offset` up to `log_end`, as many as fit.
 

@@ -55,6 +55,7 @@ from odradek_broker.partition.events import (
     LeaderStalled,
     MarkersRequested,
     PartitionChanged,
+    ProducerBatch,
     ProduceRequested,
     ProducesRequested,
     TransactionalProduceRequested,
@@ -181,6 +182,15 @@ class Leader:
     def on_produce(self, event: ProduceRequested) -> list[Effect]:
         """Refuse the request, recognize it as a duplicate, or append its batches (rule R12)."""
         return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
+
+    def begin_lone(
+        self, acks: int, producer: ProducerBatch | None, expected_leader_epoch: int
+    ) -> Offset | None:
+        """Begin an append that is answered at once (`Produces.begin_lone`); None if the request has to be an event."""
+        held_back = self._followers.counted or self._log.is_fsync or self.isr.is_under_min
+        if acks == -1 and held_back:
+            return None
+        return self._produces.begin_lone(producer, expected_leader_epoch)
 
     def on_produces(self, event: ProducesRequested) -> list[Effect]:
         """Handle requests that share one append."""
@@ -411,9 +421,7 @@ class Leader:
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Return whether an acknowledgement counts (rule R7). An acknowledgement above the end of the data sent in
-        this session does not.
-        """
+        """Return whether an acknowledgement counts (rule R7); not above the end of the data sent in this session."""
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch

@@ -4,6 +4,7 @@
        |                          +---> waits, acks=all --> committed, or its time is up
        +--> a repeat: waits like the first one did, or gets its response
        +--> refused, and nothing is written
+    begin_lone --> appended --> the caller responds
 
 At most one Append is under way, and its end is reported before any other event, so that offsets need
 no reservation. Requests that arrived together share one Append; each is judged and answered by itself.
@@ -23,7 +24,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from odradek_broker.partition.effects import Append, Effect, RespondToProduce
-from odradek_broker.partition.events import ProduceRequested
+from odradek_broker.partition.events import ProducerBatch, ProduceRequested
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -108,6 +109,10 @@ class ProducerSequences(Protocol):
 
 _ALL: Final = -1
 _NONE: Final = ErrorCode.NONE
+_LONE: Final = (
+    ProduceRequested(request_id=0, record_count=0, acks=1, deadline_ms=0, producer=None),
+)
+"""Stands for the request of `begin_lone`, to which the caller responds."""
 
 
 class Produces:
@@ -159,6 +164,27 @@ class Produces:
             effects.append(self._append(tuple(accepted)))
         return effects
 
+    def begin_lone(
+        self, producer: ProducerBatch | None, expected_leader_epoch: int
+    ) -> Offset | None:
+        """Begin the append of one request that is answered as soon as its batches are in the log.
+
+        Returns the base offset of the batches, or None if the request is to be refused or is a repeat: then `request`
+        responds. It is not called for acks=all while anything but this append holds the high watermark back.
+        """
+        if expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
+            return None
+        if producer is not None and _NONE is not self._producers.check(
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.base_sequence,
+            producer.last_sequence,
+        ):
+            return None
+        assert not self._appending, f"a lone append in the middle of {self._appending}"
+        self._appending = _LONE
+        return self._log.log_end
+
     def _judge(
         self, event: ProduceRequested, is_under_min_isr: bool, is_transactional: bool
     ) -> list[Effect] | None:
@@ -196,6 +222,10 @@ class Produces:
     def appended(self, end_offset: Offset) -> list[Effect]:
         """Respond to the requests or let them wait, because their batches are in the log."""
         events, log = self._appending, self._log
+        if events is _LONE:
+            self._appending = ()
+            log.appended(end_offset)
+            return []
         assert events, "an append that was not asked for"
         start = at = log.log_end
         epoch = self._leader_epoch
@@ -226,6 +256,8 @@ class Produces:
     def failed(self) -> list[Effect]:
         """Fail the requests, because the write failed or was refused."""
         events, self._appending = self._appending, ()
+        if events is _LONE:
+            return []
         return [self._respond(event, ErrorCode.KAFKA_STORAGE_ERROR) for event in events]
 
     def committed(self, high_watermark: Offset) -> list[RespondToProduce]:

@@ -23,14 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from msgspec import Struct
-
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
     AnswerMarkers,
     DataDue,
     Effect,
     PartitionFailed,
+    ReadBound,
     RespondToDelete,
     RespondToProduce,
     Role,
@@ -56,20 +55,6 @@ from odradek_protocol.identity import (
     TopicIdPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
-
-
-class ReadBound(Struct, frozen=True, gc=False):
-    """The part of the log that a consumer may read at one replica, [start_offset, end_offset), or an `error_code`.
-
-    Before the response is sent, `may_respond(leader_epoch)` must be true. A fetch at `end_offset` waits for records, or
-    gets none.
-    """
-
-    error_code: ErrorCode
-    start_offset: Offset
-    end_offset: Offset
-    leader_epoch: LeaderEpoch
-
 
 _SERVING: Final = (Role.LEADER, Role.FOLLOWER)
 
@@ -264,6 +249,18 @@ class Replica:
         if self._leading is not None:
             return self._leading.on_produce(event)
         return [self._refused_produce(event)]
+
+    def begin_lone(
+        self, acks: int, producer: events.ProducerBatch | None, expected_leader_epoch: LeaderEpoch
+    ) -> Offset | None:
+        """Begin the append of one produce that is answered as soon as it is in the log, and return its base offset.
+
+        None means that the produce has to be an event. Otherwise the host appends the batches, passes Appended or
+        AppendRefused, and responds itself, all before the next event.
+        """
+        if self._leading is None:
+            return None
+        return self._leading.begin_lone(acks, producer, expected_leader_epoch)
 
     def _refused_produce(self, event: events.ProduceRequested) -> RespondToProduce:
         return RespondToProduce(

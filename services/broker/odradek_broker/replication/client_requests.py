@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from time import perf_counter
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.batch_checks import CheckedBatches
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
-from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerId
+from odradek_protocol.identity import LeaderEpoch, Offset, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
@@ -47,11 +47,15 @@ class ProduceTransaction(NamedTuple):
     transactional_id: str
     mode: RegistrationMode
 
+    def includes(self, producer: ev.ProducerBatch | None) -> bool:
+        """Whether a produce of this producer is transactional."""
+        return producer is not None and producer.is_transactional
+
     def event(
         self, produce: ev.ProduceRequested
     ) -> ev.ProduceRequested | ev.TransactionalProduceRequested:
         """Return the replica's event for a produce request that may or may not be transactional."""
-        if produce.producer is None or not produce.producer.is_transactional:
+        if not self.includes(produce.producer):
             return produce
         return ev.TransactionalProduceRequested(
             produce=produce, transactional_id=self.transactional_id, mode=self.mode
@@ -69,6 +73,24 @@ class Produce(Struct, gc=False):
     on_done: OnProduced
     began_s: float
     log_append_time_ms: int
+
+    @classmethod
+    def of(
+        cls,
+        records: bytes | bytearray | memoryview,
+        batches: CheckedBatches,
+        on_done: OnProduced,
+        log_append_time_ms: int,
+    ) -> Produce:
+        """Return the request for `records`, which are copied if they are read-only."""
+        buffer: bytearray | memoryview
+        if isinstance(records, bytearray) or (type(records) is memoryview and not records.readonly):
+            buffer = records
+        else:
+            # This is the only copy. It is needed because the caller still owns a read-only buffer, which must not be
+            # changed.
+            buffer = bytearray(records)
+        return cls(buffer, batches, on_done, perf_counter(), log_append_time_ms)
 
     def stamped(self, base_offset: int, leader_epoch: LeaderEpoch) -> bytearray | memoryview:
         """Write offsets, leader epoch and time into the batches, and return the buffer, which belongs to the log from
@@ -139,34 +161,29 @@ class ProduceQueue:
         self._replica = replica
         self.requests: list[ev.ProduceRequested] = []
 
-    def takes(
-        self, request: ev.ProduceRequested | ev.TransactionalProduceRequested, size_bytes: int
-    ) -> bool:
-        """Add the request if it should wait for others; return whether it was added.
+    def is_for(self, acks: int, records: Sized, expected_leader_epoch: LeaderEpoch) -> bool:
+        """Whether a produce that is not transactional should wait for others.
 
-        If a request of the same producer already waits, all requests that wait are appended first. A request with
-        acks=0 does not wait, because its caller must learn of an error at once. Nor does a coordinator's, which has an
-        expected leader epoch: coordinators already write once per turn.
+        A request with acks=0 does not wait, because its caller must learn of an error at once. Nor does a
+        coordinator's, which has an expected leader epoch: coordinators already write once per turn.
         """
-        if (
-            type(request) is not ev.ProduceRequested
-            or request.acks == 0
-            or size_bytes > QUEUED_BYTES_MAX
-            or request.expected_leader_epoch != NO_LEADER_EPOCH
-        ):
+        if acks == 0 or len(records) > QUEUED_BYTES_MAX or expected_leader_epoch >= 0:
             return False
         turns = self._turns
         if turns.at_once:
             turns.at_once -= 1
             return False
+        return True
+
+    def add(self, request: ev.ProduceRequested) -> None:
+        """Add a request. If one of the same producer already waits, all requests that wait are appended first."""
         producer = request.producer
         if len(self.requests) == QUEUED_MAX or (
             producer is not None and producer.producer_id in self._producer_ids()
         ):
             self.flush()
         self.requests.append(request)
-        turns.added_to(self)
-        return True
+        self._turns.added_to(self)
 
     def _producer_ids(self) -> list[ProducerId]:
         return [r.producer.producer_id for r in self.requests if r.producer is not None]
@@ -194,27 +211,11 @@ class ClientRequests:
         self._deletes: dict[int, OnDeleted] = {}
         self._next_id = 1
 
-    def add_produce(
-        self,
-        records: bytes | bytearray | memoryview,
-        batches: CheckedBatches,
-        on_done: OnProduced,
-        *,
-        log_append_time_ms: int,
-    ) -> int:
+    def add_produce(self, produce: Produce) -> int:
         """Register a produce request, and return its request id. `respond_to_produce` removes it."""
-        buffer: bytearray | memoryview
-        if isinstance(records, bytearray) or (type(records) is memoryview and not records.readonly):
-            buffer = records
-        else:
-            # This is the only copy. It is needed because the caller still owns a read-only buffer, which must not be
-            # changed.
-            buffer = bytearray(records)
         request_id = self._next_id
         self._next_id += 1
-        self._produces[request_id] = Produce(
-            buffer, batches, on_done, perf_counter(), log_append_time_ms
-        )
+        self._produces[request_id] = produce
         return request_id
 
     def add_delete(self, on_done: OnDeleted) -> int:
@@ -245,24 +246,26 @@ class ClientRequests:
     def respond_to_produce(
         self, effect: fx.RespondToProduce, log_start_offset: Offset, message: str
     ) -> None:
+        """Pass the outcome to the caller of a produce request."""
+        produce = self._produces.pop(effect.request_id, None)
+        if produce is None:
+            return
+        error = effect.error_code
+        time_ms = produce.log_append_time_ms if error is _NONE else -1
+        self.respond(
+            produce,
+            ProduceOutcome(
+                error, effect.base_offset, time_ms, log_start_offset, effect.leader_epoch, message
+            ),
+        )
+
+    def respond(self, produce: Produce, outcome: ProduceOutcome) -> None:
         """Pass the outcome to the caller of a produce request.
 
         An exception of the caller's callback is only logged, so that it does not take this partition offline.
         """
-        produce = self._produces.pop(effect.request_id, None)
-        if produce is None:
-            return
-        has_succeeded = effect.error_code is _NONE
-        self._counters.produce_errors += not has_succeeded
+        self._counters.produce_errors += outcome.error is not _NONE
         self._counters.produce_latencies.observe(perf_counter() - produce.began_s)
-        outcome = ProduceOutcome(
-            effect.error_code,
-            effect.base_offset,
-            produce.log_append_time_ms if has_succeeded else -1,
-            log_start_offset,
-            effect.leader_epoch,
-            message,
-        )
         try:
             produce.on_done(outcome)
         except Exception as error:

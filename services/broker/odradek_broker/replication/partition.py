@@ -28,8 +28,8 @@ from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.producer_state import ProducerEntry
 from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition.effects import ReadBound
 from odradek_broker.partition.events import Marker
-from odradek_broker.partition.replica import ReadBound
 from odradek_broker.replication.client_requests import ProduceTransaction
 from odradek_broker.replication.host_transactions import OnMarked
 from odradek_broker.replication.outcomes import (

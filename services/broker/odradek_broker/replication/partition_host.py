@@ -38,12 +38,13 @@ from odradek_broker.replication.client_requests import (
     ClientRequests,
     OnDeleted,
     OnProduced,
+    Produce,
     ProduceQueue,
     ProduceTransaction,
 )
 from odradek_broker.replication.counters import VisibleBytes
 from odradek_broker.replication.disk.log_work import LogWork
-from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
+from odradek_broker.replication.host_ports import Surroundings, Watcher
 from odradek_broker.replication.host_transactions import (
     HostTransactions,
     TransactionEffect,
@@ -51,8 +52,10 @@ from odradek_broker.replication.host_transactions import (
 )
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.produce_check import ProduceCheck
+from odradek_broker.replication.streams.replica_streams import ReplicaStreams, StreamEffect
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     BrokerId,
     LeaderEpoch,
     Offset,
@@ -64,9 +67,6 @@ from odradek_runtime.logs import event_log
 
 _STORAGE_ERROR: Final = ErrorCode.KAFKA_STORAGE_ERROR
 _LOG_APPEND_TIME: Final = TimestampKind.LOG_APPEND_TIME
-_NO_STREAMS: Final[
-    dict[ev.FollowerSession, Any]
-] = {}  # shared by all hosts that send to no follower
 _log = event_log(__name__)
 
 
@@ -77,11 +77,11 @@ class PartitionHost:
         "_clock",
         "_events",
         "_is_stepping",
-        "_push_to",
         "_queue",
         "_received",
         "_requests",
         "_shared",
+        "_streams",
         "_transactions",
         "_visible",
         "is_awake",
@@ -118,7 +118,7 @@ class PartitionHost:
         self._shared = shared
         self._clock = shared.clock
         self._requests = ClientRequests(shared.counters)
-        self._push_to: dict[ev.FollowerSession, LeaderStreamPort[PartitionHost]] = _NO_STREAMS
+        self._streams = ReplicaStreams(self, shared)
         self._queue = ProduceQueue(shared.produce_turns, self)
         self._received: bytes | memoryview = b""
         self._events: list[ev.Event] = []
@@ -143,26 +143,29 @@ class PartitionHost:
         return f"{self.topic}-{self.partition.partition}"
 
     def step(self, event: ev.Event) -> None:
-        """Let the replica handle an event, and apply the effects that it returns.
-
-        Applying an effect can raise another event: a response may make the client send its next request at
-        once. An event that arrives during a step is queued until that step ends.
-        """
+        """Let the replica handle an event, and apply its effects. An event that these raise is handled afterwards."""
         if self._queue.requests and not self.is_removed:
             self._queue.flush()
-        if not self.is_awake:
-            self.is_awake = True
-            self._shared.wake(self)
         if self._is_stepping:
             self._events.append(event)
             return
         if self._events:  # left over from a step during which the storage failed
             self._events.append(event)
             event = self._events.pop(0)
+        self._run(event)
+
+    def _run(self, work: ev.Event | Produce, base_offset: Offset = NO_OFFSET) -> None:
+        """Handle an event, or append a produce at `base_offset`, and then handle the events that this has caused."""
+        if not self.is_awake:
+            self.is_awake = True
+            self._shared.wake(self)
         self._is_stepping = True
         bug: Exception | None = None
         try:
-            self._do(self.replica.step(event, self._clock.boottime_ms()))
+            if isinstance(work, Produce):
+                self._append_lone(work, base_offset)
+            else:
+                self._do(self.replica.step(work, self._clock.boottime_ms()))
             while self._events:
                 self._do(self.replica.step(self._events.pop(0), self._clock.boottime_ms()))
         except (LogFailed, OSError) as failure:
@@ -176,9 +179,8 @@ class PartitionHost:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Return a context in which an internal error takes only this replica offline.
-
-        The error is not raised again, because the caller may serve other partitions, too. Storage failures are raised.
+        """Return a context in which an internal error takes only this replica offline. Only storage failures are
+        raised again, because the caller may serve other partitions, too.
         """
         try:
             yield
@@ -282,22 +284,56 @@ class PartitionHost:
         if self.is_removed:
             on_done(ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        is_by_broker = self.log.config.timestamp_kind is _LOG_APPEND_TIME
-        time_ms = self._clock.wall_ms() if is_by_broker else -1
-        request_id = self._requests.add_produce(
-            records, checked, on_done, log_append_time_ms=time_ms
+        producer, is_by_broker = (
+            checked.producer,
+            self.log.config.timestamp_kind is _LOG_APPEND_TIME,
         )
+        time_ms = self._clock.wall_ms() if is_by_broker else -1
+        produce = Produce.of(records, checked, on_done, time_ms)
+        is_gated = transaction is not None and transaction.includes(producer)
+        waits = not is_gated and self._queue.is_for(acks, records, expected_leader_epoch)
+        is_busy = self._is_stepping or self._queue.requests or self._events
+        if not (waits or is_gated or is_busy):
+            base_offset = self.replica.begin_lone(acks, producer, expected_leader_epoch)
+            if base_offset is not None:
+                self._run(produce, base_offset)
+                return
         event = ev.ProduceRequested(
-            request_id=request_id,
+            request_id=self._requests.add_produce(produce),
             record_count=checked.record_count,
             acks=acks,
             deadline_ms=self._clock.boottime_ms() + timeout_ms if acks == -1 else 0,
-            producer=checked.producer,
+            producer=producer,
             expected_leader_epoch=expected_leader_epoch,
         )
-        whole = event if transaction is None else transaction.event(event)
-        if not self._queue.takes(whole, len(records)):
-            self.step(whole)
+        if waits:
+            self._queue.add(event)
+        else:
+            self.step(event if transaction is None else transaction.event(event))
+
+    def _append_lone(self, produce: Produce, base_offset: Offset) -> None:
+        """Append a produce for which `Replica.begin_lone` has returned `base_offset`, and respond to it."""
+        replica, counters, now_ms = self.replica, self._shared.counters, self._clock.boottime_ms()
+        epoch, outcome = replica.leader_epoch, None
+        try:
+            info = self.log.append(produce.stamped(base_offset, epoch), now_ms=now_ms)
+            counters.append_bytes += info.size_bytes
+            counters.append_records += produce.batches.record_count
+            counters.append_batches += len(produce.batches.positions)
+            self._visible.appended(info.end_offset, info.size_bytes)
+            effects = replica.step(ev.Appended(end_offset=info.end_offset), now_ms)
+            time_ms, log_start = produce.log_append_time_ms, self.log.log_start_offset
+            outcome = ProduceOutcome(ErrorCode.NONE, base_offset, time_ms, log_start, epoch)
+        except LogFailed as failure:
+            self._append_failed(failure)
+        finally:
+            self._requests.respond(
+                produce,
+                outcome or ProduceOutcome(_STORAGE_ERROR, message=self._shared.storage_problem),
+            )
+        if outcome is not None:
+            self._do(effects)
+            self._streams.mark_due()
 
     def delete_records(self, before_offset: Offset, *, timeout_ms: int, on_done: OnDeleted) -> None:
         """Raise the log start offset to `before_offset` (-1: to the high watermark).
@@ -344,14 +380,14 @@ class PartitionHost:
         """Stop sending to a follower's session, because the follower detached, or because the log lacks the records
         that it needs.
         """
-        stream = self._push_to.pop(session, None)
+        stream = self._streams.ended(session)
         if stream is not None:
             stream.forget(self)
         self.step(ev.DetachReceived(session=session))
 
     def session_closed(self, session: ev.FollowerSession) -> None:
         """Handle the end of a follower's stream to which this host sent data."""
-        self._push_to.pop(session, None)
+        self._streams.ended(session)
         self.step(ev.FollowerSessionClosed(session=session))
 
     def removed(self) -> None:
@@ -359,9 +395,7 @@ class PartitionHost:
         self.is_removed = True
         self.step(ev.PartitionRemoved())
         self._queue.flush()  # the replica refuses them
-        for stream in self._push_to.values():
-            stream.forget(self)
-        self._push_to.clear()
+        self._streams.end_all()
         self._notify()
 
     def failed(self, reason: str) -> None:
@@ -436,8 +470,7 @@ class PartitionHost:
             return
         self._visible.appended(info.end_offset, info.size_bytes)
         self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), now_ms))
-        for stream in self._push_to.values():
-            stream.mark_due(self)
+        self._streams.mark_due()
 
     def _append_failed(self, failure: LogFailed) -> None:
         # The core handles no other event before it knows how the append ended.
@@ -457,8 +490,7 @@ class PartitionHost:
         self._visible.appended(info.end_offset, info.size_bytes)
         appended = ev.MarkersAppended(end_offset=info.end_offset)
         self._do(self.replica.step(appended, self._clock.boottime_ms()))
-        for stream in self._push_to.values():
-            stream.mark_due(self)
+        self._streams.mark_due()
 
     def _of_transactions(self, effect: TransactionEffect) -> None:
         self.transactions.carry_out(effect, self._shared.registrar)
@@ -494,39 +526,10 @@ class PartitionHost:
 
     def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
         self.log.advance_log_start(effect.log_start)
-        for stream in self._push_to.values():
-            stream.mark_due(self)
+        self._streams.mark_due()
 
-    def _respond_to_follower(
-        self, effect: fx.SendAttached | fx.SendDiverged | fx.SendSnapshotless | fx.SendRefused
-    ) -> None:
-        stream = self._shared.leader_stream(effect.session)
-        if stream is None:
-            return
-        stream.send(self, effect)
-        if isinstance(effect, fx.SendAttached):
-            if self._push_to is _NO_STREAMS:
-                self._push_to = {}
-            self._push_to[effect.session] = stream
-            stream.mark_due(self)
-        else:
-            self._push_to.pop(effect.session, None)
-
-    def _send_attach(self, effect: fx.SendAttach) -> None:
-        stream = self._shared.follower_stream(effect.session_id)
-        # While nothing can be written, the attach is not sent. The core asks for it again later.
-        if stream is not None and not self._shared.storage_problem:
-            stream.send_attach(self, effect)
-
-    def _send_detach(self, effect: fx.SendDetach) -> None:
-        stream = self._shared.follower_stream(effect.session_id)
-        if stream is not None:
-            stream.send_detach(self)
-
-    def _send_ack(self, effect: fx.SendAck) -> None:
-        stream = self._shared.follower_stream(effect.session_id)
-        if stream is not None:
-            stream.send_ack(self, effect)
+    def _to_streams(self, effect: StreamEffect) -> None:
+        self._streams.carry_out(effect)
 
     def _propose_isr(self, effect: fx.ProposeIsr) -> None:
         self._shared.propose_isr(self, effect)
@@ -545,16 +548,13 @@ class PartitionHost:
             self._visible.committed_behind(effect.high_watermark, log.last_stable_offset)
         else:
             self._visible.committed(effect.high_watermark)
-        for stream in self._push_to.values():
-            stream.mark_due(self)
+        self._streams.mark_due()
         if self.watchers:
             self._notify()
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
         self._shared.counters.leader_changes += 1
-        for stream in self._push_to.values():
-            stream.forget(self)
-        self._push_to.clear()
+        self._streams.end_all()
         self._shared.role_changed(self, effect)
         self._notify()
 
@@ -582,13 +582,13 @@ _DO: Final[dict[type[Any], Callable[[PartitionHost, Any], None]]] = {
     fx.ResetLog: PartitionHost._reset_log,
     fx.AssignEpoch: PartitionHost._assign_epoch,
     fx.AdvanceLogStart: PartitionHost._advance_log_start,
-    fx.SendAttached: PartitionHost._respond_to_follower,
-    fx.SendDiverged: PartitionHost._respond_to_follower,
-    fx.SendSnapshotless: PartitionHost._respond_to_follower,
-    fx.SendRefused: PartitionHost._respond_to_follower,
-    fx.SendAttach: PartitionHost._send_attach,
-    fx.SendDetach: PartitionHost._send_detach,
-    fx.SendAck: PartitionHost._send_ack,
+    fx.SendAttached: PartitionHost._to_streams,
+    fx.SendDiverged: PartitionHost._to_streams,
+    fx.SendSnapshotless: PartitionHost._to_streams,
+    fx.SendRefused: PartitionHost._to_streams,
+    fx.SendAttach: PartitionHost._to_streams,
+    fx.SendDetach: PartitionHost._to_streams,
+    fx.SendAck: PartitionHost._to_streams,
     fx.ProposeIsr: PartitionHost._propose_isr,
     fx.RespondToProduce: PartitionHost._respond_to_produce,
     fx.RespondToDelete: PartitionHost._respond_to_delete,
