@@ -71,8 +71,8 @@ async def test_the_responses_to_requests_that_arrived_together_are_one_send(
         client = await server.connect()
         sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(7)]
         assert [(await client.receive())[0] for _ in sent] == sent
-    # A head and a body for each; no more than five requests are in progress.
-    assert sends == [10, 4]
+    # A buffer for each, with its head; no more than five requests are in progress.
+    assert sends == [5, 2]
 
 
 async def test_responses_that_wait_for_their_turn_are_sent_before_the_connection_closes() -> None:

@@ -132,7 +132,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._begin(frame)
                 self._is_advancing = False
                 if self._slots and self._slots[0].buffers is not None:
-                    self._flush_together()
+                    self._flush()
                 return
         self._frames.received(nbytes)
         self._advance()
@@ -396,9 +396,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, done.result())
 
     def _respond_later(self, slot: Slot, response: Response) -> None:
-        """Send a response that may be given in the middle of another connection's request. So no request begins here;
-        otherwise each could lead to the next, ever deeper.
-        """
+        """Send a response, perhaps in the middle of another connection's request: so no request begins here."""
         self._unordered -= slot.is_unordered
         was_advancing, self._is_advancing = self._is_advancing, True
         self._respond(slot, response)
@@ -467,7 +465,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             if self._line.flush():
                 self._was_active = True
-                self._owner.registry.services.unsent.hold(self, self._writer.waiting_bytes)
+                unsent = self._owner.registry.services.unsent
+                if self._writer.waiting_bytes or unsent.total_bytes:
+                    unsent.hold(self, self._writer.waiting_bytes)
         except OSError as error:
             self._close(f"the records of a response cannot be read: {error}")
 

@@ -66,9 +66,16 @@ class ResponseLine:
         self._writer = ResponseWriter(transport, on_written)
         return self._writer
 
-    def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
+    def fill(self, slot: Slot, buffers: Sequence[Any], size_bytes: int) -> None:
         """Put the response of a request, without the header, into its slot; `size_bytes` is its total size."""
         head = response_head(slot.api_key, slot.version, slot.correlation_id, size_bytes)
+        if (
+            size_bytes < JOINED_BYTES_MAX
+            and len(buffers) == 1
+            and type(buffers[0]) is not FileSlice
+        ):
+            slot.buffers = (b"".join((head, buffers[0])),)  # the usual case
+            return
         filled: list[Any] = [head, *buffers]
         # A response that waits behind others must not refer to files, because they may be truncated before it is sent.
         if slot is self.slots[0]:
@@ -147,14 +154,10 @@ class ResponseWriter:
 
     def write(self, buffers: Sequence[ResponseBuffer]) -> None:
         """Write all buffers, in order. Raises OSError if a slice of a log file can no longer be read."""
-        if len(buffers) == 2 and not self._waiting:
-            head, body = buffers
-            if (
-                not isinstance(head, FileSlice)
-                and not isinstance(body, FileSlice)
-                and len(body) < JOINED_BYTES_MAX
-            ):
-                self._transport.write(b"".join((head, body)))
+        if len(buffers) == 1 and not self._waiting:
+            whole = buffers[0]
+            if type(whole) is bytes and len(whole) <= PIECE_BYTES_MAX:
+                self._transport.write(whole)
                 return
         plain = [buffer for buffer in buffers if not isinstance(buffer, FileSlice)]
         if len(plain) < len(buffers):
