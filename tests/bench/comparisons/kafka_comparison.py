@@ -28,7 +28,7 @@ from tests.bench.comparisons.kafka_requests import (
     measured,
 )
 from tests.bench.comparisons.kafka_rows import Row, cost_row, ratio_row, throughput_row
-from tests.bench.comparisons.odradek_cluster import OdradekCluster
+from tests.bench.comparisons.odradek_cluster import OdradekCluster, OdradekHost
 from tests.bench.processes import cpu_s, rss_mib
 
 CLIENT_TIMEOUT_S: Final = 300.0
@@ -250,11 +250,12 @@ class Comparison:
         return rows
 
     def processes(self, seconds: float, program: Path, directory: Path) -> list[Row]:
-        """Measure produces of one record at 64 connections with one broker, with two brokers of one host as
-        `odradek broker --processes 2` runs them, and with one broker of Kafka, in turn.
+        """Measure produces of one record at 64 connections with one broker, with the two of `odradek broker --processes
+        2`, and with one broker of Kafka, in turn. Each line has the cores that brokers and client keep busy.
         """
         rates: dict[str, list[float]] = {"odradek": [], "odradek-two": [], "kafka": []}
-        with OdradekCluster(directory, nodes=2, name="odradek-two") as two:
+        directory.mkdir()
+        with OdradekHost(directory, processes=2, name="odradek-two") as two:
             two.start()
             run_client("first", two.bootstrap, "first", acks="1")
             frames: dict[str, Load] = {}
@@ -267,6 +268,10 @@ class Comparison:
                 result = {
                     side.name: measured(program, side, frames[side.name], seconds) for side in sides
                 }
+                for figures in result.values():
+                    for who in ("broker", "client"):
+                        used = figures["rate"] * figures[f"{who}_cpu_us"] / 1e6
+                        figures[f"{who}_cores"] = round(used, 2)
                 self._tell({"measure": "processes", "pair": pair} | result)
                 for name, figures in result.items() if pair >= 0 else ():
                     rates[name].append(figures["rate"])

@@ -29,7 +29,7 @@ from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.records.builder import BatchBuilder
 from tests.bench.comparisons.kafka_cluster import KafkaCluster
-from tests.bench.comparisons.odradek_cluster import OdradekCluster
+from tests.bench.comparisons.odradek_cluster import OdradekCluster, OdradekHost
 from tests.bench.processes import cpu_s
 
 SOURCE: Final = Path(__file__).with_name("request_load.c")
@@ -47,7 +47,7 @@ computes them some time after the members have joined.
 """
 CALM_PAUSE_S: Final = 1.0
 _CLIENT: Final = b"bench"
-Cluster = KafkaCluster | OdradekCluster
+Cluster = KafkaCluster | OdradekCluster | OdradekHost
 
 
 class Load(NamedTuple):
