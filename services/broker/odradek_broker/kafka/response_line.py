@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from time import perf_counter
 from types import coroutine
 from typing import Any, Final, TypeAlias, TypeVar
