@@ -13,7 +13,9 @@ import pytest
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import BrokerEpoch, Offset
-from tests.unit.log.material import PATH, TOPIC_ID, Broker, memory_broker
+from tests.unit.log.compacted_logs import CONFIG as COMPACTED
+from tests.unit.log.compacted_logs import compact, put
+from tests.unit.log.material import PARTITION, PATH, TOPIC, TOPIC_ID, Broker, memory_broker
 from tests.worlds.memory_storage import MemoryStorage
 
 
@@ -245,3 +247,42 @@ def test_a_report_of_a_loss_that_finds_no_room_is_repeated_by_the_next_start() -
     assert broker.directory.loss_reported() is None
     broker.kill_and_start()
     assert broker.restart_class is RestartClass.PROCESS
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_replica_that_was_moved_away_and_back_has_no_offsets_of_its_former_log(
+    is_running: bool,
+) -> None:
+    """The new log must be scanned from its begin, whatever of the former one was durable."""
+    broker = memory_broker(LogConfig())
+    for _ in range(20):
+        broker.append(2)
+    broker.log.set_high_watermark(broker.log.log_end_offset)
+    broker.checkpoint()
+    broker.append(2)
+    job = broker.directory.begin_checkpoint()
+    broker.directory.delete(TOPIC_ID, PARTITION)
+    broker.directory.create(TOPIC, TOPIC_ID, PARTITION, broker.config)
+    if is_running:
+        job.run()
+        broker.directory.finish_checkpoint(job)
+    for _ in range(30):
+        broker.append(2)
+    broker.kill_and_start()
+    assert broker.report is not None
+    assert broker.report.scanned_bytes == broker.log.size_bytes
+    assert (broker.log.log_end_offset, broker.log.high_watermark) == (60, 0)
+
+
+def test_a_kill_after_a_cut_leaves_nothing_above_it_compacted() -> None:
+    broker = memory_broker(COMPACTED)
+    for _ in range(20):
+        put(broker, (b"key", b"v" * 100))
+    compact(broker)
+    broker.checkpoint()
+    assert broker.log.cleaned_offset > 2
+    broker.log.truncate_to(Offset(2))
+    for _ in range(20):
+        put(broker, (b"key", b"v" * 100))
+    broker.kill_and_start()
+    assert broker.log.cleaned_offset <= 2

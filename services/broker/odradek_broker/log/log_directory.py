@@ -317,6 +317,7 @@ class LogDirectory:
             self._storage.require_room_for_partition()
             self.strays.make_way(path)
             self._departures.make_way(path)
+            self._checkpoints.enter(TopicIdPartition(topic_id, partition))
         except OSError as error:
             raise self.health.fail_to_write(f"creating {path}", error) from error
         try:
@@ -385,6 +386,7 @@ class LogDirectory:
         if log is None:
             return
         log.retire_all()
+        self._checkpoints.leave(log.id)
         with self.health.failing(f"deleting {log.directory}"):
             self._departures.delete(log.directory, log.id)
 
@@ -402,6 +404,7 @@ class LogDirectory:
         if log is None:
             return None
         log.retire_all()
+        self._checkpoints.leave(log.id)
         stray = Stray(
             name=departed_name(log.id, STRAY_SUFFIX),
             topic=log.topic,

@@ -124,23 +124,43 @@ class OffsetCheckpoint:
 class Checkpoints:
     """The four checkpoint files of a data directory."""
 
-    __slots__ = ("cleaned", "high_watermarks", "log_starts", "recovery_points")
+    __slots__ = ("_left", "cleaned", "high_watermarks", "log_starts", "recovery_points")
 
     def __init__(self, storage: Storage, path: Path) -> None:
         self.recovery_points = OffsetCheckpoint(storage, path / RECOVERY_POINTS)
         self.high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
         self.log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
         self.cleaned = OffsetCheckpoint(storage, path / CLEANED)
+        # Logs that were removed since the last checkpoint. The files, or a job that writes them, may contain them.
+        self._left: set[TopicIdPartition] = set()
 
     def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
-        """Lower a log's recovery point and log start to at most `offset`, before the log is truncated
+        """Lower a log's recovery point, log start and compacted offset to at most `offset`, before the log is truncated
         (blocks)."""
         self.recovery_points.lower(partition, offset)
         self.log_starts.lower(partition, offset)
+        self.cleaned.lower(partition, offset)
+
+    def leave(self, partition: TopicIdPartition) -> None:
+        """Record that a log was removed. The next checkpoint does not contain it."""
+        self._left.add(partition)
+
+    def enter(self, partition: TopicIdPartition) -> None:
+        """Remove the offsets of an earlier log from the files (blocks), because the partition gets a new, empty log.
+        There are some if the replica was moved away and back.
+        """
+        if partition in self._left or self.recovery_points.get(partition) is not None:
+            for checkpoint in (
+                self.recovery_points,
+                self.high_watermarks,
+                self.log_starts,
+                self.cleaned,
+            ):
+                checkpoint.lower(partition, None)
 
     def begin(self, logs: list[PartitionLog]) -> CheckpointJob:
         """Return a job that writes all four files."""
-        return CheckpointJob(logs, self)
+        return CheckpointJob(logs, self, self._left)
 
 
 class CheckpointJob:
@@ -151,10 +171,21 @@ class CheckpointJob:
     may have lowered the file: `cut_limits` of the log applies until it is finished.
     """
 
-    __slots__ = ("_checkpoints", "_logs", "_tickets", "error", "is_outdated")
+    __slots__ = (
+        "_checkpoints",
+        "_left",
+        "_left_before",
+        "_logs",
+        "_tickets",
+        "error",
+        "is_outdated",
+    )
 
-    def __init__(self, logs: list[PartitionLog], files: Checkpoints) -> None:
+    def __init__(
+        self, logs: list[PartitionLog], files: Checkpoints, left: set[TopicIdPartition]
+    ) -> None:
         self._logs = logs
+        self._left, self._left_before = left, frozenset(left)
         self._checkpoints = (
             files.recovery_points,
             files.high_watermarks,
@@ -172,7 +203,7 @@ class CheckpointJob:
             {key: _recovery_point(log) for key, log in logs},
             {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
             {key: start for key, log in logs if (start := _log_start(log)) > 0},
-            {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
+            {key: cleaned for key, log in logs if (cleaned := _cleaned(log)) > 0},
         )
         try:
             for checkpoint, offsets, ticket in zip(
@@ -181,6 +212,9 @@ class CheckpointJob:
                 self.is_outdated |= not checkpoint.write(offsets, ticket)
         except OSError as error:
             self.error = error
+        else:
+            if not self.is_outdated:
+                self._left.difference_update(self._left_before)
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
@@ -194,3 +228,9 @@ def _log_start(log: PartitionLog) -> Offset:
     limits = log.cut_limits
     start = log.log_start_offset
     return start if limits is None else min(start, limits[1])
+
+
+def _cleaned(log: PartitionLog) -> Offset:
+    limits = log.cut_limits
+    cleaned = log.cleaned_offset
+    return cleaned if limits is None else min(cleaned, limits[1])
