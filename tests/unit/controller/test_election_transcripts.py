@@ -60,6 +60,10 @@ class Story:
             case "replaced":
                 self.cluster.break_stream(broker_id)
                 self.cluster.register(broker_id, RestartClass.CLEAN, directory=99)
+            case "damaged":
+                state = self.cluster.state()
+                lost = frozenset({TopicIdPartition(state.topic_id, state.partition)})
+                self.cluster.register(broker_id, RestartClass.PROCESS, lost_partitions=lost)
             case _:
                 self.cluster.register(broker_id, RestartClass[how.upper()])
 

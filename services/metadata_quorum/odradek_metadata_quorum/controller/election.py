@@ -34,7 +34,8 @@ member is left. The last copy stays in the ELR (rule R19), unless its disk was r
 other replicas, which had fallen behind, are the best that there is: they enter the ELR and `lost`, so that the longest
 of their logs is elected by rule R22, and the empty one does not become the log of the partition. A broker that was
 unregistered is treated like that when its id registers again: nothing tells its old disk from a new one, and if it is
-the old one, it reports the longest log.
+the old one, it reports the longest log. So is a replica that misses records which it had synced: its log was cut where
+the damage begins, or its directory is gone. A replica that only lost power has all that it had synced, and stays.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def settle(
         min_insync_replicas: the partition's effective minimum.
         lost: brokers whose replica of this partition may have lost bytes just now, because the power failed or a
             directory was lost. Only those in the ISR or ELR matter.
-        emptied: those of `lost` that may have no records at all, because a disk was replaced or is unknown.
+        emptied: those of `lost` than which other replicas may have more: a disk was replaced or is unknown, or
+            records that had been synced are missing.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)

@@ -88,11 +88,16 @@ def _registration_changes(
     changes = []
     # The directories of a broker that was unregistered are forgotten. It may be another machine with the same id.
     may_be_empty = before is None or not set(before.directory_ids) <= set(request.directory_ids)
-    emptied = (request.broker_id,) if may_be_empty else ()
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
-        has_lost = restart_class is RestartClass.POWER or key in request.lost_partitions
-        change = work.settled(state, (request.broker_id,) if has_lost else (), emptied=emptied)
+        is_damaged = key in request.lost_partitions
+        has_lost = restart_class is RestartClass.POWER or is_damaged
+        change = work.settled(
+            state,
+            (request.broker_id,) if has_lost else (),
+            # Of a damaged log the part from the first wrong byte on is gone, or its directory: others may have more.
+            emptied=(request.broker_id,) if may_be_empty or is_damaged else (),
+        )
         if change is not None:
             changes.append(change)
     return changes
