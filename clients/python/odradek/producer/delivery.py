@@ -123,10 +123,11 @@ class DeliveryFuture:
             OdradekError: the record failed.
             asyncio.InvalidStateError: the record is neither acknowledged nor failed yet.
         """
-        error = self.exception()
-        if error is not None:
-            raise error
+        if not self._batch.is_done:
+            raise _pending()
         batch, index = self._batch.leaf(self._index)
+        if batch.error is not None:
+            raise batch.error
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         queue = batch.queue
         return RecordMetadata(queue.topic, queue.partition, offset, batch.log_append_time_ms)
@@ -138,7 +139,7 @@ class DeliveryFuture:
             asyncio.InvalidStateError: the record is neither acknowledged nor failed yet.
         """
         if not self._batch.is_done:
-            raise asyncio.InvalidStateError("the record has no result yet: await it first")
+            raise _pending()
         batch, _ = self._batch.leaf(self._index)
         return batch.error
 
@@ -157,3 +158,7 @@ class DeliveryFuture:
             self._batch.on_done(lambda: None if waiter.done() else waiter.set_result(None))
             yield from waiter
         return self.result()
+
+
+def _pending() -> asyncio.InvalidStateError:
+    return asyncio.InvalidStateError("the record has no result yet: await it first")

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from odradek import errors
-from odradek.cluster.turns import in_turns
+from odradek.cluster.turns import slices_in_turns
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek.producer.producer import Producer
 from odradek_gateway.errors import (
@@ -238,11 +238,18 @@ async def send_all(
     """Send all records, wait for their acknowledgements, and return the outcome of each, in order."""
     futures = [
         await hand_over(producer, topic, record, partition_count)
-        async for record in in_turns(records)
+        async for some in slices_in_turns(records)
+        for record in some
     ]
     return [
-        future if isinstance(future, RecordFailure) else await outcome(future)
-        async for future in in_turns(futures)
+        # Most records are acknowledged together with the first one, and need no coroutine.
+        future
+        if isinstance(future, RecordFailure)
+        else settled(future)
+        if future.done()
+        else await outcome(future)
+        async for some in slices_in_turns(futures)
+        for future in some
     ]
 
 
@@ -270,6 +277,14 @@ async def outcome(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
     """Wait for one record's acknowledgement."""
     try:
         return await future
+    except errors.OdradekError as error:
+        return failure_of(error)
+
+
+def settled(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
+    """Return the outcome of a record that was acknowledged or failed already."""
+    try:
+        return future.result()
     except errors.OdradekError as error:
         return failure_of(error)
 

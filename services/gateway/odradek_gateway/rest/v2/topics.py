@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from odradek.cluster.metadata_cache import Partition
-from odradek.cluster.turns import in_turns
+from odradek.cluster.turns import slices_in_turns
 from odradek.partitions import TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import PARTITION_NOT_FOUND, errors_of
@@ -183,20 +183,25 @@ async def _produce(
     media_type = accepted_without_records(headers.get("accept"))
     form = FORMATS[embedded_format(headers.get("content-type"))]
     body = await form.records.read(request)
-    records = [form.outgoing(record) async for record in in_turns(body)]
+    records = [form.outgoing(record) async for some in slices_in_turns(body) for record in some]
     producer = cluster.producer
     count = await require_partition(producer, topic, partition)
     if partition is not None:
-        records = [record._replace(partition=partition) async for record in in_turns(records)]
+        records = [
+            record._replace(partition=partition)
+            async for some in slices_in_turns(records)
+            for record in some
+        ]
     outcomes: list[_Outcome] = []
     status = 200
-    async for outcome in in_turns(await send_all(producer, topic, records, count)):
-        if isinstance(outcome, RecordFailure):
-            outcomes.append(_Outcome(None, None, outcome.error_code, outcome.message))
-            if outcome.status in (401, 403):
-                status = outcome.status
-        else:
-            outcomes.append(_Outcome(outcome.partition, outcome.offset))
+    async for some in slices_in_turns(await send_all(producer, topic, records, count)):
+        for outcome in some:
+            if isinstance(outcome, RecordFailure):
+                outcomes.append(_Outcome(None, None, outcome.error_code, outcome.message))
+                if outcome.status in (401, 403):
+                    status = outcome.status
+            else:
+                outcomes.append(_Outcome(outcome.partition, outcome.offset))
     schemas = {"key_schema_id": None, "value_schema_id": None}
     response = json_object(
         schemas, "offsets", outcomes, media_type=media_type, items_at_once=_OUTCOMES_AT_ONCE
