@@ -7,12 +7,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import LogConfig
-from odradek_protocol.identity import BrokerEpoch, Offset
+from odradek_protocol.identity import BrokerEpoch, Offset, PartitionIndex
 from tests.unit.log.compacted_logs import CONFIG as COMPACTED
 from tests.unit.log.compacted_logs import compact, put
 from tests.unit.log.material import PARTITION, PATH, TOPIC, TOPIC_ID, Broker, memory_broker
@@ -286,3 +287,32 @@ def test_a_kill_after_a_cut_leaves_nothing_above_it_compacted() -> None:
         put(broker, (b"key", b"v" * 100))
     broker.kill_and_start()
     assert broker.log.cleaned_offset <= 2
+
+
+class Waited(Exception):
+    """Somebody waited for a write of a file."""
+
+
+class BusyLock:
+    """The lock of a file that another thread writes at present."""
+
+    def __enter__(self) -> None:
+        raise Waited
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_new_partition_does_not_wait_for_a_checkpoint_that_is_being_written() -> None:
+    """The event loop creates partitions, and a write of the files waits for the disk."""
+    broker = memory_broker(LogConfig())
+    broker.append(2)
+    broker.checkpoint()
+    files: Any = broker.directory._checkpoints
+    for checkpoint in (
+        files.recovery_points,
+        files.high_watermarks,
+        files.log_starts,
+        files.cleaned,
+    ):
+        checkpoint._lock = BusyLock()
+    broker.directory.create(TOPIC, TOPIC_ID, PartitionIndex(PARTITION + 1), broker.config)

@@ -84,9 +84,8 @@ class OffsetCheckpoint:
         return dict(self._offsets)
 
     def get(self, partition: TopicIdPartition) -> Offset | None:
-        """Return the file's offset of one partition."""
-        with self._lock:
-            return self._offsets.get(partition)
+        """Return the file's offset of one partition. It does not wait for a write, which may take long."""
+        return self._offsets.get(partition)
 
     def ticket(self) -> int:
         """Return a ticket for `write`. The caller must get it before it collects the offsets."""
