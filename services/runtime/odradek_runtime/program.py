@@ -154,6 +154,7 @@ _UMASK: Final = 0o027
 _M_TRIM_THRESHOLD: Final = -1  # the value of this constant in malloc.h
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 KEPT_BYTES_MAX: Final = 32 << 20
 OWN_MAPPING_BYTES_MIN: Final = 16 << 20
 GROWTH_BYTES: Final = 4 << 20
@@ -241,8 +242,8 @@ def keep_freed_memory() -> bool:
 
     A fetch or a replicated message is about 1 MiB, allocated, sent and freed. glibc returns such blocks to the kernel
     and requests new ones, zeroed page by page: measured, that was more than half of a broker's CPU on a fetch over
-    gRPC. Blocks above `OWN_MAPPING_BYTES_MIN` still get mappings of their own. Call it before threads start, and
-    never inside a user's process.
+    gRPC. Blocks above `OWN_MAPPING_BYTES_MIN` still get mappings of their own. All threads share one arena: otherwise
+    each disk thread would keep as much again. Call it before threads start, and never inside a user's process.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt
@@ -254,5 +255,6 @@ def keep_freed_memory() -> bool:
         _M_TRIM_THRESHOLD: KEPT_BYTES_MAX,
         _M_MMAP_THRESHOLD: OWN_MAPPING_BYTES_MIN,
         _M_TOP_PAD: GROWTH_BYTES,
+        _M_ARENA_MAX: 1,
     }
     return all(set_option(option, value) == 1 for option, value in options.items())

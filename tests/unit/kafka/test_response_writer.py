@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -152,6 +154,45 @@ async def test_a_long_response_reaches_the_transport_in_pieces_and_before_later_
     assert max(after - before for before, after in pairwise(sizes)) <= PIECE_BYTES_MAX
     assert transport.queued == b"head" + CONTENT + b"nextresponse"
     assert len(written) == 1
+
+
+class Buffer(bytearray):
+    """A buffer that a weak reference may refer to."""
+
+
+class KeepingTransport(RecordingTransport):
+    """A transport that keeps the objects that it was given, as far as they have not been sent."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        super().__init__(plain)
+        self.kept: deque[bytes] = deque()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self.kept))
+
+    def writelines(self, buffers: Iterable[bytes]) -> None:
+        self.kept.extend(buffers)
+
+
+async def test_a_long_buffer_counts_until_its_last_byte_is_written_and_is_freed_then(
+    ends: Ends,
+) -> None:
+    """The client has read all but the last bytes, which wait in the transport."""
+    transport = KeepingTransport(ends.ours)
+    transport.kept.append(bytes(WRITE_BUFFER_BYTES_MAX + 1))
+    writer = ends.writer(transport)
+    body = Buffer(CONTENT)
+    size_bytes, is_alive = len(body), weakref.ref(body)
+    writer.write([body])
+    del body
+    while writer.waiting_bytes:
+        assert writer.held_bytes == size_bytes
+        while transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
+            transport.kept.popleft()
+        writer.write_on()
+    assert transport.kept
+    assert writer.held_bytes == 0
+    assert is_alive() is None
 
 
 def test_a_connection_that_closes_still_sends_what_waits(ends: Ends) -> None:

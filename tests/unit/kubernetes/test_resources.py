@@ -12,6 +12,7 @@ import pytest
 from odradek_broker.settings import BrokerSettings
 from odradek_gateway.settings import GatewaySettings
 from odradek_metadata_quorum.settings import QuorumSettings
+from odradek_runtime.program import KEPT_BYTES_MAX
 from odradek_runtime.settings import specs_of
 from tests.unit.kubernetes.rendered import OVERLAYS, Object, objects, pods
 
@@ -67,7 +68,7 @@ def bounded_bytes(found: list[Object], name: str) -> float:
         peers = 2
         received = CATCH_UP_CREDIT * peers * value("replica.credit.bytes")
         sent = peers * value("replica.fetch.response.max.bytes") + value("fetch.max.bytes")
-        return IDLE_BYTES + arriving_and_decoded + received + sent
+        return IDLE_BYTES + arriving_and_decoded + received + sent + KEPT_BYTES_MAX
     if name == "gateway":
         value = settings_of(found, name, specs_of(GatewaySettings))
         return IDLE_BYTES + BODY_COPIES * value("request.bodies.bytes.max")

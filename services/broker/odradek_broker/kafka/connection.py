@@ -143,7 +143,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self._times.written_at_ms = _now_ms()
-        self._owner.registry.services.unsent.hold(self, self._line.unsent_bytes)
+        self._owner.registry.services.unsent.hold(self, self._writer.held_with_transport_bytes)
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
@@ -153,7 +153,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _written(self) -> None:
         """Begin further requests, because the transport has room again, or has received all of a long response."""
         if not self._is_write_paused:
-            self._owner.registry.services.unsent.hold(self, self._writer.waiting_bytes)
+            self._owner.registry.services.unsent.hold(self, self._writer.held_bytes)
             self._advance()
 
     def _advance(self) -> None:
@@ -467,7 +467,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._was_active = True
                 unsent = self._owner.registry.services.unsent
                 if self._writer.waiting_bytes or unsent.total_bytes:
-                    unsent.hold(self, self._writer.waiting_bytes)
+                    unsent.hold(self, self._writer.held_bytes)
         except OSError as error:
             self._close(f"the records of a response cannot be read: {error}")
 

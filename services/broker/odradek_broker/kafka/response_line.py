@@ -33,6 +33,8 @@ T = TypeVar("T")
 JOINED_BYTES_MAX: Final = 4096
 PIECE_BYTES_MAX: Final = 256 << 10
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
+PINNED_BYTES_MAX: Final = 4 << 20
+"""A buffer that is longer than this is not kept in memory by its last pieces in the transport: they are copies."""
 
 
 class Slot(Struct, eq=False):
@@ -138,7 +140,15 @@ class ResponseLine:
 class ResponseWriter:
     """Writes the responses of one connection, directly to its socket where that is possible."""
 
-    __slots__ = ("_is_due", "_on_written", "_socket_fd", "_transport", "_waiting", "waiting_bytes")
+    __slots__ = (
+        "_begun_bytes",
+        "_is_due",
+        "_on_written",
+        "_socket_fd",
+        "_transport",
+        "_waiting",
+        "waiting_bytes",
+    )
 
     def __init__(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
         """`on_written` is called when the transport has received all waiting bytes."""
@@ -146,6 +156,7 @@ class ResponseWriter:
         self._on_written = on_written
         self._waiting: deque[ByteBuffer] = deque()
         self.waiting_bytes = 0
+        self._begun_bytes = 0  # how many bytes of the first waiting buffer were written
         self._is_due = False  # whether a piece will be written in the next turn of the event loop
         self._socket_fd = -1
         plain_socket = transport.get_extra_info("socket")
@@ -181,10 +192,16 @@ class ResponseWriter:
         room_bytes = PIECE_BYTES_MAX
         while waiting and room_bytes > 0:
             buffer = waiting.popleft()
-            if len(buffer) > room_bytes:
+            left_bytes, begun_bytes = len(buffer), self._begun_bytes
+            self._begun_bytes = 0
+            if left_bytes > room_bytes:
                 view = memoryview(buffer)
                 waiting.appendleft(view[room_bytes:])
+                self._begun_bytes = begun_bytes + room_bytes
                 buffer = view[:room_bytes]
+            is_end = left_bytes <= WRITE_BUFFER_BYTES_MAX + PIECE_BYTES_MAX
+            if is_end and begun_bytes + left_bytes > PINNED_BYTES_MAX:
+                buffer = bytes(buffer)
             room_bytes -= len(buffer)
             piece.append(buffer)
         if not piece:
@@ -197,6 +214,16 @@ class ResponseWriter:
         elif transport.get_write_buffer_size() <= WRITE_BUFFER_BYTES_MAX:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.write_on)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of memory of the waiting buffers. A buffer is freed as a whole, when its last byte was written."""
+        return self.waiting_bytes + self._begun_bytes
+
+    @property
+    def held_with_transport_bytes(self) -> int:
+        """The bytes of memory of the waiting buffers, and those in the transport's buffer."""
+        return self.held_bytes + self._transport.get_write_buffer_size()
 
     @property
     def unsent_bytes(self) -> int:
@@ -212,7 +239,7 @@ class ResponseWriter:
     def drop(self) -> None:
         """Discard the bytes of responses that were not passed on yet."""
         self._waiting.clear()
-        self.waiting_bytes = 0
+        self.waiting_bytes = self._begun_bytes = 0
 
     def _write_past_the_transport(self, buffers: Sequence[ResponseBuffer]) -> list[ByteBuffer]:
         """Write as much as the socket accepts. Return the rest, which is read from its files, for the transport."""
