@@ -4,6 +4,7 @@ run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,8 +16,7 @@ from pathlib import Path
 KUBERNETES = os.environ.get("ODRADEK_TESTS_KUBERNETES", "v1.34.4")
 COREDNS = "v1.13.1"
 HELM = "v3.18.6"
-OPERATOR = "github.com/prometheus-operator/prometheus-operator"
-OPERATOR_VERSION = "v0.85.0"
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "odradek" / "kubernetes"
 SERVERS = {
     "kube-apiserver": "app.NewAPIServerCommand()",
@@ -105,11 +105,15 @@ def build() -> Path:
 
 def operator_definitions() -> list[Path]:
     """Return the files with the definitions of the Prometheus operator's resources."""
+    return sorted((_source(OPERATOR) / "example" / "prometheus-operator-crd").glob("*.yaml"))
+
+
+def _source(module: str) -> Path:
+    """Return the folder with the source of a Go module, `PATH@VERSION`."""
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch, "go.mod").write_text("module programs\n")
-        module = f"{OPERATOR}@{OPERATOR_VERSION}"
         facts = json.loads(_go(Path(scratch), "mod", "download", "-json", module))
-    return sorted(Path(facts["Dir"], "example", "prometheus-operator-crd").glob("*.yaml"))
+    return Path(facts["Dir"])
 
 
 def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
@@ -127,10 +131,11 @@ def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
     staging = sorted(set(re.findall(r"(k8s\.io/\S+) v0\.0\.0$", required, re.M)))
     lines = ["module programs", f"go {found[1]}", f"require k8s.io/kubernetes {KUBERNETES}"]
     release = f"v0.{KUBERNETES.removeprefix('v1.')}"
-    lines += [f"replace {name} => {name} {release}" for name in staging]
+    lines += [f"replace {name} => {name} {_nearest(scratch, name, release)}" for name in staging]
     (scratch / "go.mod").write_text("\n".join(lines) + "\n")
     sources = {"kubectl": _KUBECTL, "pause": _PAUSE}
-    for name, command in SERVERS.items():
+    older = {"kubelet": "app.NewKubeletCommand()"} if int(KUBERNETES.split(".")[1]) < 33 else {}
+    for name, command in (SERVERS | older).items():
         sources[name] = _SERVER.replace("NAME", name).replace("COMMAND", command)
     for name, source in sources.items():
         (scratch / "cmd" / name).mkdir(parents=True)
@@ -142,6 +147,17 @@ def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
     for name in missing:
         if name in sources:
             _compile(scratch, f"./cmd/{name}", folder / name, flags)
+
+
+def _nearest(scratch: Path, module: str, release: str) -> str:
+    """Return the release of a module, or the newest patch release before it if a mirror of modules lacks it."""
+    with contextlib.suppress(RuntimeError):
+        _go(scratch, "mod", "download", f"{module}@{release}")
+        return release
+    minor, _, patch = release.rpartition(".")
+    known = json.loads(_go(scratch, "list", "-m", "-versions", "-json", module))["Versions"]
+    patches = [int(one.rpartition(".")[2]) for one in known if one.rpartition(".")[0] == minor]
+    return f"{minor}.{max(number for number in patches if number < int(patch))}"
 
 
 def _build_coredns(scratch: Path, folder: Path) -> None:
