@@ -86,6 +86,23 @@ def test_what_was_committed_for_a_deleted_topic_is_forgotten_with_a_tombstone() 
     assert talk.shard.offsets.forget_deleted_topics(catalog(u=(NEW_TOPIC_ID, 2))) == NOTHING
 
 
+def test_no_offset_is_looked_at_when_a_topic_without_offsets_is_deleted() -> None:
+    """A shard may have hundreds of thousands, and topics may be deleted in quick succession."""
+    talk = Conversation(catalog=catalog(t=(TOPIC_ID, 1), u=(NEW_TOPIC_ID, 2)))
+    used = TopicPartition("u", 0)
+    for partition in (FIRST, used, used):
+        assert talk.commit("", -1, 5, partition) is ErrorCode.NONE
+    nothing: Any = None  # raises AttributeError when it is asked for a topic
+    shard = talk.shard.offsets
+    assert shard.forget_deleted_topics(nothing, {"other"}) == NOTHING
+    talk.take(shard.forget_deleted_topics(catalog(t=(TOPIC_ID, 1)), {"u"}))
+    assert set(talk.shard.table.offsets.of("g")) == {FIRST}
+    for found in (talk, talk.moved()):
+        assert found.shard.offsets.forget_deleted_topics(nothing, {"u"}) == NOTHING
+        with pytest.raises(AttributeError):
+            found.shard.offsets.forget_deleted_topics(nothing, {"t"})
+
+
 def test_a_topic_that_is_made_again_does_not_have_the_old_offsets() -> None:
     talk = Conversation()
     talk.commit("", -1, 5)

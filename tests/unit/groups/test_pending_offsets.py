@@ -11,7 +11,7 @@ import pytest
 from odradek_broker.coordinator_step import TransactionMarker
 from odradek_broker.groups.messages import NeedsRegistration, OrphanEnded, Registered
 from odradek_broker.groups.records import ClassicGroupRecord
-from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicPartition
+from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.conversation import DELAY_MS, FIRST, Conversation, catalog
 from tests.unit.groups.offset_log import SECOND, OffsetLog
@@ -361,12 +361,19 @@ def test_an_empty_group_with_pending_offsets_is_kept() -> None:
     )
 
 
-def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_marker() -> None:
+@pytest.mark.parametrize("deleted", [None, {"t"}])
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_marker(
+    deleted: set[TopicName] | None, is_pending: bool
+) -> None:
     log = OffsetLog()
     log.write(2)
+    if not is_pending:
+        log.end()
     log.catalog = catalog(t=(TopicId(b"n" * 16), 2))
-    log.take(log.shard.offsets.forget_deleted_topics(log.catalog))
-    log.end()
+    log.take(log.shard.offsets.forget_deleted_topics(log.catalog, deleted))
+    if is_pending:
+        log.end()
     assert not log.committed()
     assert not log.oracle()
     log.move()

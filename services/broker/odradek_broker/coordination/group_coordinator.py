@@ -405,11 +405,16 @@ class GroupCoordinator:
             matching=_Patterns(frozenset(topics)),
             visible=_Visible(self._authorizer) if self._authorizer.is_on else all_are_visible,
         )
-        if previous is not None and any(
-            topic_id != topics.get(name, (None, 0))[0]
-            for name, (topic_id, _) in previous.topics.items()
-        ):
-            self._host.take_all(lambda shard: shard.offsets.forget_deleted_topics(catalog))
+        if previous is not None:
+            deleted = {
+                TopicName(name)
+                for name, (topic_id, _) in previous.topics.items()
+                if topic_id != topics.get(name, (None, 0))[0]
+            }
+            if deleted:
+                self._host.take_all(
+                    lambda shard: shard.offsets.forget_deleted_topics(catalog, deleted)
+                )
         return catalog
 
 

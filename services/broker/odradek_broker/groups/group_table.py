@@ -7,6 +7,7 @@ only offsets is a *simple* one: it exists as long as its offsets do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -47,14 +48,21 @@ class CommittedOffsets:
 
     pending: PendingOffsets = field(default_factory=PendingOffsets)
     _groups: dict[GroupId, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    _counts: Counter[TopicName] = field(default_factory=Counter)
+    """How many committed offsets each topic has, of all groups."""
 
     def replay(self, record: OffsetCommitRecord) -> None:
         """Apply one record. A record without an offset deletes the committed offset."""
         offsets = self._groups.setdefault(record.group_id, {})
-        if record.committed is None:
-            offsets.pop(record.partition, None)
-        else:
-            offsets[record.partition] = record.committed
+        partition = record.partition
+        if record.committed is not None:
+            if partition not in offsets:
+                self._counts[partition.topic] += 1
+            offsets[partition] = record.committed
+        elif offsets.pop(partition, None) is not None:
+            self._counts[partition.topic] -= 1
+            if not self._counts[partition.topic]:
+                del self._counts[partition.topic]
         if not offsets:
             del self._groups[record.group_id]
         self.pending.supersede(record.group_id, record.partition)
@@ -73,7 +81,10 @@ class CommittedOffsets:
         offsets = self.pending.end(producer_id)
         if is_commit:
             for (group_id, partition), pending in offsets.items():
-                self._groups.setdefault(group_id, {})[partition] = pending.committed
+                committed = self._groups.setdefault(group_id, {})
+                if partition not in committed:
+                    self._counts[partition.topic] += 1
+                committed[partition] = pending.committed
                 self.pending.supersede(group_id, partition, before_order=pending.order)
         return list(dict.fromkeys(group_id for group_id, _ in offsets))
 
@@ -84,6 +95,17 @@ class CommittedOffsets:
     def groups(self) -> Collection[GroupId]:
         """Return the groups that have committed offsets."""
         return self._groups.keys()
+
+    def has_any_of(self, topics: Collection[TopicName]) -> bool:
+        """Return whether there may be an offset of one of these topics, committed or pending. It does not look at each
+        offset, except at pending ones.
+        """
+        pending = self.pending
+        return not self._counts.keys().isdisjoint(topics) or any(
+            partition.topic in topics
+            for group_id in pending.groups()
+            for partition in pending.partitions_of(group_id)
+        )
 
     def forget(
         self, group_id: GroupId, partitions: Collection[TopicPartition] | None = None

@@ -7,7 +7,7 @@ predecessor's transaction is about to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -50,6 +50,7 @@ from odradek_protocol.identity import (
     GroupId,
     ProducerEpoch,
     ProducerId,
+    TopicName,
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -339,21 +340,27 @@ class OffsetShard:
         response = OffsetsAnswer(partitions=results)
         return Step(tuple(records), (Response(request_id, response),))
 
-    def forget_deleted_topics(self, catalog: TopicCatalog) -> Step[GroupRecord]:
+    def forget_deleted_topics(
+        self, catalog: TopicCatalog, deleted: Collection[TopicName] | None = None
+    ) -> Step[GroupRecord]:
         """Delete the offsets of partitions that no longer exist, even if a new topic has the same name.
 
-        `catalog` must be at least as new as those that the commits in the log were checked against.
+        `catalog` must be at least as new as those that the commits in the log were checked against. `deleted` are the
+        topics that were deleted since the last call; None: they are unknown. Only offsets of these topics are looked
+        for, because a shard may have hundreds of thousands, and topics may be deleted in quick succession.
         """
         records: list[GroupRecord] = []
         offsets = self.table.offsets
+        if deleted is not None and not offsets.has_any_of(deleted):
+            return NOTHING
         for group_id in {*offsets.groups(), *offsets.pending.groups()}:
-            deleted = [
+            gone = [
                 partition
                 for partition, committed in self._offsets_of(group_id)
                 if (topic_id := catalog.id_of(partition)) is None
                 or committed.topic_id not in (NO_TOPIC_ID, topic_id)
             ]
-            records += self._forget(group_id, list(dict.fromkeys(deleted)))
+            records += self._forget(group_id, list(dict.fromkeys(gone)))
         return Step(tuple(records))
 
     def _offsets_of(self, group_id: GroupId) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
