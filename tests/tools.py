@@ -125,6 +125,11 @@ TOOLS: Final[dict[str, Tool]] = {
         "run as root, with a Python outside /usr, and apt-get install etcd-server containerd runc "
         "containernetworking-plugins iproute2 iptables nftables conntrack openssl debootstrap",
     ),
+    "Rust": Tool(_command("cargo"), "Rust 1.70 or later, with cargo, by rustup"),
+    "a C++ compiler and RapidJSON": Tool(
+        lambda: all(map(shutil.which, ("g++", "make"))) and Path("/usr/include/rapidjson").is_dir(),
+        "apt-get install g++ make rapidjson-dev",
+    ),
     "npm": Tool(_command("npm"), "apt-get install npm"),
     "a git checkout": Tool(
         lambda: (ROOT / ".git").exists() and shutil.which("git") is not None,

@@ -11,6 +11,7 @@ from typing import Final
 from odradek.embedded import EmbeddedCluster
 
 EVERY_S: Final = 20.0
+COUNT_MIN: Final = 3
 READY_S_MAX: Final = 120.0
 
 
@@ -27,6 +28,11 @@ class BrokerKills:
     def is_possible(self) -> bool:
         """Whether there are other brokers that serve meanwhile."""
         return len(self.cluster.brokers) > 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer than `COUNT_MIN` brokers were killed so far, so that the client must go on."""
+        return self.is_possible and self.count < COUNT_MIN
 
     def run(self) -> None:
         """Kill brokers until `is_over` is set."""

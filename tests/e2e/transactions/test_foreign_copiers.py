@@ -1,4 +1,4 @@
-"""Copiers of four clients, killed with SIGKILL between and within transactions, while one broker after the other is
+"""Copiers of five clients, killed with SIGKILL between and within transactions, while one broker after the other is
 killed as well.
 
 They copy exactly once, unmodified: each by its own implementation of transactions, and with aborts on purpose.
@@ -19,16 +19,16 @@ import pytest
 from odradek.embedded import EmbeddedCluster
 from tests.e2e.kafka.test_java_tools import jars
 from tests.e2e.kafka.test_other_languages import go_clients
-from tests.e2e.transactions.broker_kills import BrokerKills, killing
+from tests.e2e.transactions.broker_kills import killing
 from tests.e2e.transactions.python_copiers import GAVE_UP
+from tests.e2e.transactions.rust_programs import rust_copier
 from tests.e2e.transactions.test_confluent_client import TIMEOUT_S, create, read
 
-__all__ = ["go_clients", "jars"]  # fixtures
+__all__ = ["go_clients", "jars", "rust_copier"]  # fixtures
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(900)]
 RECORDS = 20_000
 MORE_RECORDS = 5_000
 KILLS = 3
-BROKER_KILLS = 3
 QUIET_S_MAX = 300.0
 Start = Callable[[str, str], list[str]]
 
@@ -41,15 +41,10 @@ def feed(bootstrap: str, topic: str, numbers: range) -> None:
     assert filler.flush(TIMEOUT_S) == 0
 
 
-def is_short_of(brokers: BrokerKills) -> bool:
-    """Return whether more brokers must be killed before the copy may end."""
-    return brokers.is_possible and brokers.count < BROKER_KILLS
-
-
 def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: Start) -> None:
     """Copy all records by a process that is killed and started again; each must be in the output once.
 
-    With several brokers, the copy goes on until `BROKER_KILLS` of them were killed, one every 20 s.
+    With several brokers, the copy goes on until enough of them were killed, one every 20 s.
     """
     bootstrap = cluster.kafka_bootstrap
     source, sink = f"{name}-in", f"{name}-out"
@@ -78,7 +73,7 @@ def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: 
     copier, since_s = start(), time.monotonic()
     try:
         with killing(cluster) as brokers:
-            while len(seen) < fed or is_short_of(brokers):
+            while len(seen) < fed or brokers.is_short:
                 messages = [m for m in reader.consume(500, 0.2) if m.error() is None]
                 if messages:
                     since_s = time.monotonic()
@@ -86,7 +81,7 @@ def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: 
                 last_words = log.read_text(errors="replace")[-3000:]
                 quiet_s = time.monotonic() - since_s
                 assert quiet_s < QUIET_S_MAX, f"{len(seen)} of {fed} records: {last_words}"
-                if len(seen) == fed and is_short_of(brokers):
+                if len(seen) == fed and brokers.is_short:
                     feed(bootstrap, source, range(fed, fed + MORE_RECORDS))
                     fed += MORE_RECORDS
                 if rounds < KILLS and len(seen) > (rounds + 1) * RECORDS // (KILLS + 2):
@@ -114,6 +109,15 @@ def test_franz_go_copies_exactly_once(
 ) -> None:
     def command(source: str, sink: str) -> list[str]:
         return [str(go_clients / "copier"), cluster.kafka_bootstrap, source, sink, name]
+
+    assert_copied_once(cluster, name, tmp_path / "log", command)
+
+
+def test_rdkafka_copies_exactly_once(
+    cluster: EmbeddedCluster, rust_copier: Path, name: str, tmp_path: Path
+) -> None:
+    def command(source: str, sink: str) -> list[str]:
+        return [str(rust_copier), cluster.kafka_bootstrap, source, sink, name]
 
     assert_copied_once(cluster, name, tmp_path / "log", command)
 
