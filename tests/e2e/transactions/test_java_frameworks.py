@@ -1,4 +1,6 @@
-"""Kafka Streams and Kafka Connect write exactly once while their processes and a broker are killed."""
+"""Kafka Streams and Kafka Connect write exactly once while their processes are killed, and, where there are several, a
+broker every 20 s.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from odradek.embedded import EmbeddedCluster, free_ports
 from tests.e2e.kafka.access import make_topic
 from tests.e2e.kafka.test_java_frameworks import call, java, read_all, until
 from tests.e2e.kafka.test_java_tools import jars
+from tests.e2e.transactions.broker_kills import killing
 
 __all__ = ["jars"]  # a fixture
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(1200)]
 ROUNDS = 4
 LINES_A_ROUND = 1_000
-READY_S_MAX = 120.0
 Start = Callable[[int], AbstractContextManager[Popen[bytes]]]
 
 
@@ -60,14 +62,6 @@ def two(start: Start) -> Iterator[Workers]:
         workers.kill()
 
 
-def restart_a_broker(cluster: EmbeddedCluster) -> None:
-    """Kill a broker, if there are others, and start it again."""
-    if len(cluster.brokers) > 1:
-        cluster.brokers[1].kill()
-        cluster.brokers[1].start()
-        cluster.brokers[1].wait_ready(READY_S_MAX)
-
-
 def test_streams_counts_each_word_exactly_once(
     cluster: EmbeddedCluster, jars: Path, name: str, tmp_path: Path
 ) -> None:
@@ -103,19 +97,19 @@ def test_streams_counts_each_word_exactly_once(
             if key is not None and value is not None
         ]
 
-    with two(start) as workers:
-        for number in range(1, ROUNDS + 1):
+    number = 0
+    with killing(cluster) as brokers, two(start) as workers:
+        while number < ROUNDS or brokers.is_short:
+            number += 1
             for index, line in enumerate(lines):
                 producer.produce(source, line.encode(), partition=index % 3)
             assert producer.flush(60) == 0
             before = words.total() * (number - 1)
             until(lambda seen=before: len(counts()) > seen, "new counts", tmp_path)  # type: ignore[misc]
             workers.restart(number % 2)
-            if number == ROUNDS - 1:
-                restart_a_broker(cluster)
             due = words.total() * number
             until(lambda due=due: len(counts()) >= due, f"counts of round {number}", tmp_path)  # type: ignore[misc]
-    once = [(word, n) for word, total in words.items() for n in range(1, total * ROUNDS + 1)]
+    once = [(word, n) for word, total in words.items() for n in range(1, total * number + 1)]
     assert Counter(counts()) == Counter(once)
 
 
@@ -180,18 +174,18 @@ def test_a_source_of_connect_writes_each_line_exactly_once(
         with source.open("a") as more:
             more.write("".join(f"{line}\n" for line in new))
 
-    with two(start) as workers:
+    number = 0
+    with killing(cluster) as brokers, two(start) as workers:
         until(lambda: call(urls[0]) is not None, "a worker", tmp_path)
         until(lambda: call(urls[0], connector), "the connector", tmp_path)
-        for number in range(1, ROUNDS + 1):
+        while number < ROUNDS or brokers.is_short:
+            number += 1
             before = len(lines)
             append(LINES_A_ROUND // 2)
             until(lambda seen=before: len(values()) > seen, "new lines", tmp_path)  # type: ignore[misc]
             running = worker_of_task()
             append(LINES_A_ROUND // 2)
             workers.restart(number % 2 if running is None else running)
-            if number == ROUNDS - 1:
-                restart_a_broker(cluster)
             due = len(lines)
             until(lambda due=due: len(values()) >= due, f"lines of round {number}", tmp_path)  # type: ignore[misc]
     assert values() == lines
