@@ -23,9 +23,10 @@ TESTED_ELSEWHERE = frozenset(
         *("kafka-console-producer", "kafka-console-consumer", "kafka-delete-records"),
         *("kafka-log-dirs", "kafka-dump-log", "kafka-broker-api-versions"),
         *("kafka-producer-perf-test", "kafka-consumer-perf-test", "connect-mirror-maker"),
+        "kafka-replica-verification",
     }
 )
-"""Tools that test_java_tools.py and test_java_frameworks.py run."""
+"""Tools that test_java_tools.py, test_java_frameworks.py and test_replica_verification.py run."""
 
 
 def commands(topic: str, folder: Path) -> list[tuple[str, str, str, int, str]]:
