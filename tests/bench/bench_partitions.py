@@ -3,9 +3,10 @@
     python -m tests.bench.bench_partitions [--partitions 12000]
     python -m tests.bench.bench_partitions --partitions 20000 --descriptors 4096
 
-The cluster has one controller and three brokers, and each partition has three replicas. Nothing is written. The
-failover lasts from SIGKILL of a broker until a client's metadata names another leader for each of its partitions; the
-restart, until the broker reports that it is ready.
+The cluster has one controller and three brokers, and each partition has three replicas. At first nothing is written.
+The failover lasts from SIGKILL of a broker until a client's metadata names another leader for each of its partitions;
+the restart, until the broker reports that it is ready. Then a record is written to each partition, and a broker is
+killed at once and started again, when most of its logs have bytes that no sync covers.
 
 With `--descriptors` there is one broker, which may have so many files open, and each partition has one replica. A
 record is written to each partition, all of them are read, the broker is killed and started again, and all of them are
@@ -59,10 +60,15 @@ async def create(client: Client, count: int, *, replicas: int = 3) -> float:
             f"many-{number}", partitions=PARTITIONS_A_TOPIC, replication_factor=replicas
         )
         console.print(f"{(number + 1) * PARTITIONS_A_TOPIC} partitions", end="\r")
+    await full_isrs(client, replicas)
+    return time.perf_counter() - began_s
+
+
+async def full_isrs(client: Client, replicas: int) -> None:
+    began_s = time.perf_counter()
     while min(len(one.isr) for one in await partitions(client)) < replicas:
         assert time.perf_counter() - began_s < CREATED_S_MAX, "ISRs are not full"
         await asyncio.sleep(1)
-    return time.perf_counter() - began_s
 
 
 async def measure(cluster: EmbeddedCluster, count: int) -> None:
@@ -93,6 +99,29 @@ async def measure(cluster: EmbeddedCluster, count: int) -> None:
     cluster.brokers[1].start()
     await asyncio.to_thread(cluster.brokers[1].wait_ready, READY_S_MAX)
     report("restart", "restart_s", s=[round(time.perf_counter() - began_s, 2)])
+    async with Client(cluster.bootstrap) as client:
+        client.admin_timeout_s = READY_S_MAX
+        await full_isrs(client, len(cluster.brokers))
+        await write(client, count)
+    cluster.brokers[1].kill()
+    unsynced = await asyncio.to_thread(unsynced_logs, cluster.data_dir / "broker-1")
+    began_s = time.perf_counter()
+    cluster.brokers[1].start()
+    await asyncio.to_thread(cluster.brokers[1].wait_ready, READY_S_MAX)
+    restart_s = round(time.perf_counter() - began_s, 2)
+    report("restart with unsynced records", "restart_s", s=[restart_s], unsynced_logs=unsynced)
+
+
+def unsynced_logs(directory: Path) -> int:
+    """Return how many logs of a killed broker have bytes that the next start has to scan."""
+    synced: set[str] = set()
+    for checkpoint in directory.rglob("recovery-point-offset-checkpoint"):
+        for line in checkpoint.read_text().splitlines()[2:]:
+            topic, index, offset = line.split()
+            if int(offset):
+                synced.add(f"{topic}-{index}")
+    written = {log.parent.name for log in directory.rglob("many-*/*.log") if log.stat().st_size > 0}
+    return len(written - synced)
 
 
 async def write(client: Client, count: int) -> None:
