@@ -113,6 +113,13 @@ def test_what_is_missing_here_is_reported_with_a_way_out_all_at_once(tmp_path: P
     assert lacks["num.bogus"].verdict == "unknown"
 
 
+def test_a_misspelt_setting_is_reported_with_the_one_that_is_meant(tmp_path: Path) -> None:
+    (misspelt,) = plan(STOCK + "compresion.type=zstd\n", tmp_path).lacks
+    assert misspelt.note == (
+        "this program does not know the setting; did you mean compression.type?"
+    )
+
+
 def test_settings_that_ask_for_what_is_so_anyway_are_inert(tmp_path: Path) -> None:
     asked = verdicts(
         plan("node.id=1\ndelete.topic.enable=true\nlog.cleaner.enable=true\n", tmp_path)

@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -275,7 +276,10 @@ class _Import:
         elif (reason := _matching(INERT, name)) is not None:
             self._say(name, "inert", reason)
         else:
-            self._say(name, "unknown", "this program does not know the setting")
+            known = {*UNSUPPORTED, *INERT, *BROKER_CONFIGS}.union(*self._names.values())
+            near = get_close_matches(name, known, 1, 0.8)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self._say(name, "unknown", f"this program does not know the setting{hint}")
 
     def _translate_controllers(self) -> None:
         """Translate the listeners of controllers.
