@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.kubernetes import programs
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.image import built, python_base
-from tests.e2e.kubernetes.installation import IMAGE, Installation
+from tests.e2e.kubernetes.installation import IMAGE, SPARK_IMAGE, Installation
 from tests.tools import need
 from tests.unit.kubernetes.rendered import K8S, ROOT
 
@@ -40,6 +40,18 @@ def image(built_programs: Path, base: Path) -> Path:
         IMAGE,
         context=ROOT,
         arguments={"BASE": base},
+        kept=built_programs.parent / "images",
+    )
+
+
+@pytest.fixture(scope="session")
+def spark_image(built_programs: Path, base: Path, image: Path) -> Path:
+    """Return the image of Spark jobs as an archive. Debian 12, which the base is, has Java 17 and not 21."""
+    return built(
+        K8S / "Containerfile.spark",
+        SPARK_IMAGE,
+        context=ROOT,
+        arguments={"BASE": image, "PYTHON": base, "JAVA": "openjdk-17-jre-headless"},
         kept=built_programs.parent / "images",
     )
 

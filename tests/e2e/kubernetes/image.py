@@ -19,6 +19,7 @@ import sys
 import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 
@@ -57,7 +58,7 @@ def python_base(root: Path) -> Path:
     subprocess.run(["strip", "--strip-unneeded", *map(str, libraries)], check=True)
     subprocess.run(["chown", "-R", "0:0", str(local)], check=True)
     subprocess.run(["chroot", str(root / "root"), "ldconfig"], check=True)
-    pip = ["/usr/local/bin/python3", "-m", "ensurepip"]
+    pip = ["/usr/local/bin/python3", "-m", "ensurepip", "--default-pip"]
     own = {"PATH": BASE_PATH}
     subprocess.run(
         ["chroot", str(root / "root"), *pip], env=own, check=True, stdout=subprocess.DEVNULL
@@ -135,10 +136,47 @@ def _copied_files(containerfile: Path, context: Path) -> Iterator[bytes]:
                     yield file.read_bytes()
 
 
+@dataclass(kw_only=True)
+class Stage:
+    """A root file system, and the settings that a container of it starts with."""
+
+    root: Path
+    folder: str = "/"
+    config: dict[str, object] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=lambda: {"PATH": BASE_PATH})
+
+    def copied(self, root: Path) -> Stage:
+        """Return a stage that begins as a copy of this one."""
+        root.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", str(self.root), str(root)], check=True)
+        return replace(
+            self, root=root, config=dict(self.config), environment=dict(self.environment)
+        )
+
+
+def stage_of(archive: Path, root: Path) -> Stage:
+    """Return a stage that begins with the image of an archive."""
+    root.mkdir(parents=True)
+    with tarfile.open(archive) as whole:
+        settings = whole.extractfile("config.json")
+        layer = whole.extractfile("layer.tar")
+        assert settings is not None, archive
+        assert layer is not None, archive
+        config = json.load(settings)["config"]
+        words = ["tar", "--numeric-owner", "-C", str(root), "-xpf", "-"]
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as unpack:
+            assert unpack.stdin is not None
+            shutil.copyfileobj(layer, unpack.stdin)
+    assert unpack.returncode == 0, f"{archive} was not unpacked"
+    variables = dict(pair.split("=", 1) for pair in config.get("Env", ()))
+    return Stage(root=root, folder=config.pop("WorkingDir"), config=config, environment=variables)
+
+
 class ImageBuild:
     """The stages of one Containerfile.
 
-    `arguments` has the value of each ARG that is not the default; that of a base is a root file system.
+    `arguments` has the value of each ARG that is not the default; that of a base is a root file system, or the archive
+    of an image that was built here.
     """
 
     def __init__(
@@ -150,12 +188,9 @@ class ImageBuild:
         scratch: Path,
     ) -> None:
         self._context, self._arguments, self._scratch = context, arguments, scratch
-        self._stages: dict[str, Path] = {}
-        self._config: dict[str, object] = {}
-        self._environment: dict[str, str] = {}
+        self._stages: dict[str, Stage] = {}
+        self._stage = Stage(root=scratch)
         self._given: dict[str, str] = {}
-        self._folder = "/"
-        self.root = scratch
         for one in read(containerfile):
             if one.word == "FROM":
                 self._begin(one.text.split())
@@ -164,31 +199,31 @@ class ImageBuild:
             elif one.word == "COPY":
                 self._copy(shlex.split(one.text))
             elif one.word == "WORKDIR":
-                self._folder = one.text
-                (self.root / one.text.lstrip("/")).mkdir(parents=True, exist_ok=True)
+                self._stage.folder = one.text
+                (self._stage.root / one.text.lstrip("/")).mkdir(parents=True, exist_ok=True)
             elif one.word == "ENV":
                 self._set(shlex.split(one.text))
             elif one.word == "ARG":
                 name, _, default = one.text.partition("=")
                 self._given[name] = str(arguments.get(name, default))
             elif one.word in ("ENTRYPOINT", "CMD"):
-                self._config[one.word.capitalize()] = one.listed()
+                self._stage.config[one.word.capitalize()] = one.listed()
             elif one.word == "USER":
-                self._config["User"] = one.text
+                self._stage.config["User"] = one.text
             else:
                 assert one.word in ("LABEL", "STOPSIGNAL"), f"{one.word} is not known here"
 
     def save(self, name: str, archive: Path) -> None:
         """Write the last stage as an archive that `ctr images import` reads."""
         layer = self._scratch / "layer.tar"
-        words = ["tar", "--numeric-owner", "-C", str(self.root), "-cf", str(layer), "."]
+        words = ["tar", "--numeric-owner", "-C", str(self._stage.root), "-cf", str(layer), "."]
         subprocess.run(words, check=True)
         with layer.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         config = {
             "architecture": "amd64",
             "os": "linux",
-            "config": self._config | {"WorkingDir": self._folder},
+            "config": self._stage.config | {"WorkingDir": self._stage.folder},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             "history": [{}],
         }
@@ -197,46 +232,52 @@ class ImageBuild:
         layer.unlink()
 
     def _begin(self, words: list[str]) -> None:
-        self.root = self._scratch / f"stage-{len(self._stages)}"
-        shutil.rmtree(self.root, ignore_errors=True)
-        self._folder, self._config, self._environment = "/", {}, {"PATH": BASE_PATH}
+        root = self._scratch / f"stage-{len(self._stages)}"
+        shutil.rmtree(root, ignore_errors=True)
         self._given = {}
-        self._stages[words[-1]] = self.root
-        if words[0] == "scratch":
-            self.root.mkdir(parents=True)
-            return
         argument = re.fullmatch(r"\$\{(\w+)\}", words[0])
-        base = self._stages[words[0]] if argument is None else Path(self._arguments[argument[1]])
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-a", "--reflink=auto", str(base), str(self.root)], check=True)
+        if words[0] == "scratch":
+            root.mkdir(parents=True)
+            self._stage = Stage(root=root)
+        elif argument is None:
+            self._stage = self._stages[words[0]].copied(root)
+        elif (base := Path(self._arguments[argument[1]])).is_dir():
+            self._stage = Stage(root=base).copied(root)
+        else:
+            self._stage = stage_of(base, root)
+        self._stages[words[-1]] = self._stage
 
     def _run(self, command: str) -> None:
+        root = self._stage.root
         before: dict[str, bytes | None] = {}
         for path in _BORROWED:
-            file = self.root / path
+            file = root / path
             before[path] = file.read_bytes() if file.exists() else None
             if Path("/", path).exists() and file.parent.exists():
                 file.write_bytes(Path("/", path).read_bytes())
         proxies = {name: value for name, value in os.environ.items() if "proxy" in name.lower()}
         own = {"HOME": "/root", "PIP_CERT": f"/{_BORROWED[1]}", "DEBIAN_FRONTEND": "noninteractive"}
+        shell = ["chroot", str(root), "/bin/sh", "-ec", f"cd {self._stage.folder}; {command}"]
+        # Java's packages need /proc. It is unmounted when the command ends.
         subprocess.run(
-            ["chroot", str(self.root), "/bin/sh", "-ec", f"cd {self._folder}; {command}"],
-            env={**proxies, **own, **self._given, **self._environment},
+            ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc", *shell],
+            env={**proxies, **own, **self._given, **self._stage.environment},
             check=True,
             stdout=subprocess.DEVNULL,
         )
         for path, content in before.items():
             if content is None:
-                (self.root / path).unlink(missing_ok=True)
+                (root / path).unlink(missing_ok=True)
             else:
-                (self.root / path).write_bytes(content)
+                (root / path).write_bytes(content)
 
     def _copy(self, words: list[str]) -> None:
         origin = self._context
         if words[0].startswith("--from="):
-            origin = self._stages[words.pop(0).removeprefix("--from=")]
+            origin = self._stages[words.pop(0).removeprefix("--from=")].root
         *sources, target = words
-        place = self.root / os.path.normpath(os.path.join(self._folder, target)).lstrip("/")
+        folder, root = self._stage.folder, self._stage.root
+        place = root / os.path.normpath(os.path.join(folder, target)).lstrip("/")
         for source in sources:
             found = origin / source.lstrip("/")
             if found.is_dir():
@@ -258,9 +299,11 @@ class ImageBuild:
     def _set(self, pairs: list[str]) -> None:
         for pair in pairs:
             name, _, value = pair.partition("=")
-            expanded = Template(value).safe_substitute(self._environment)
-            self._environment[name] = expanded
-        self._config["Env"] = [f"{name}={value}" for name, value in self._environment.items()]
+            expanded = Template(value).safe_substitute(self._stage.environment)
+            self._stage.environment[name] = expanded
+        self._stage.config["Env"] = [
+            f"{name}={value}" for name, value in self._stage.environment.items()
+        ]
 
 
 def save_program(program: Path, name: str, archive: Path) -> None:

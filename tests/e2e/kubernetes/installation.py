@@ -18,6 +18,7 @@ from tests.unit.kubernetes.rendered import K8S, ROOT
 
 WORKLOADS = ("statefulset/quorum", "statefulset/broker", "deployment/gateway")
 IMAGE = "odradek:0.1.0"
+SPARK_IMAGE = "odradek-spark:0.1.0"
 CLIENTS = "apps"
 RATE = 500  # records/s
 ROLL_S_MAX = 300

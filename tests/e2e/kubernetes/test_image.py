@@ -21,6 +21,13 @@ def test_the_image_of_the_services_is_small(image: Path, report: Report) -> None
     assert size <= BYTES_MAX
 
 
+def test_the_image_of_spark_jobs_has_java_and_the_connector(spark_image: Path) -> None:
+    paths = set(paths_of(spark_image))
+    assert "./usr/bin/java" in paths
+    (connector,) = [path for path in paths if path.endswith("pyspark_odradek/data_source.py")]
+    assert connector.startswith("./opt/odradek/lib/")
+
+
 def test_the_image_of_the_services_has_no_tools(image: Path) -> None:
     names = {Path(path).name for path in paths_of(image) if "/bin/" in path}
     assert "odradek" in names

@@ -14,7 +14,7 @@ from tests.tools import need
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy" / "k8s"
-OVERLAYS = (".", "base", "overlays/dev", "overlays/prod", "jobs", "admin")
+OVERLAYS = (".", "base", "overlays/dev", "overlays/prod", "jobs", "spark-operator", "admin")
 Object = dict[str, Any]
 
 

@@ -24,6 +24,7 @@ from tests.unit.kubernetes.rendered import (
     K8S,
     OVERLAYS,
     objects,
+    pods,
     render,
 )
 
@@ -37,7 +38,7 @@ CUSTOM = ("ServiceMonitor", "PrometheusRule", "PodMonitor", "SparkApplication")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay: str) -> None:
     found = objects(overlay)
-    assert len(found) > {"jobs": 4, "admin": 2}.get(overlay, 15)
+    assert len(found) > {"jobs": 3, "spark-operator": 4, "admin": 2}.get(overlay, 15)
     for one in found:
         if one["kind"] not in CUSTOM:
             kubernetes_validate.validate(one, "1.32", strict=True)
@@ -299,12 +300,16 @@ def test_production_gives_each_broker_an_address_and_is_monitored() -> None:
 
 
 def test_the_spark_application_is_what_the_operator_knows() -> None:
-    (found,) = [one for one in objects("jobs") if one["kind"] == "SparkApplication"]
+    (found,) = [one for one in objects("spark-operator") if one["kind"] == "SparkApplication"]
     read = SparkV1beta2SparkApplication.from_dict(copy.deepcopy(found))
     assert read is not None
     assert read.to_dict() == found, "a field that is not the operator's"
     spec = found["spec"]
-    (scripts,) = [one for one in objects("jobs") if one["kind"] == "ConfigMap"]
+    (scripts,) = [
+        one
+        for one in objects("spark-operator")
+        if one["kind"] == "ConfigMap" and "count_by_key.py" in one["data"]
+    ]
     names = {v["name"]: v.get("configMap", {}).get("name") for v in spec["volumes"]}
     assert names["job"] == scripts["metadata"]["name"]
     assert spec["mainApplicationFile"].rpartition("/")[2] in scripts["data"]
@@ -315,11 +320,19 @@ def test_the_spark_application_is_what_the_operator_knows() -> None:
 
 
 def test_a_misspelt_field_of_a_spark_application_is_noticed() -> None:
-    (found,) = [one for one in objects("jobs") if one["kind"] == "SparkApplication"]
+    (found,) = [one for one in objects("spark-operator") if one["kind"] == "SparkApplication"]
     found["spec"]["driver"]["memmory"] = "1g"
     read = SparkV1beta2SparkApplication.from_dict(copy.deepcopy(found))
     assert read is not None
     assert read.to_dict() != found
+
+
+def test_spark_starts_no_process_for_each_processor_of_the_node() -> None:
+    """A Job has no limit of processors, and each Python process of Spark takes a part of its memory."""
+    for name, template in pods(objects("jobs")):
+        (container,) = template["spec"]["containers"]
+        given = {one["name"]: one["value"] for one in container["env"]}
+        assert given["MASTER"] == "local[2]", name
 
 
 def test_objects_are_copies() -> None:
