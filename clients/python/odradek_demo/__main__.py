@@ -40,6 +40,7 @@ def demo(
     """
     data_dir = Path(tempfile.mkdtemp(prefix="odradek-demo-")) if keep_data else None
     with Bars(console(stderr=True)) as bars:
+        bars.say("starting 3 controllers, 3 brokers and a gateway")
         cluster = EmbeddedCluster(
             ClusterPlan(
                 brokers=3,
@@ -51,7 +52,7 @@ def demo(
         )
         with cluster:
             cluster.start()
-            bars.say("reading the flights while the cluster starts")
+            bars.say("reading the flights meanwhile")
             flights = read_flights()[:records]
             cluster.wait_ready()
             bars.say(f"the cluster serves: {cluster.bootstrap}")
