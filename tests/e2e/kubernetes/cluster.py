@@ -133,10 +133,14 @@ class Cluster:
 
     def kill_pod(self, pod: str) -> None:
         """Send SIGKILL to the process of the pod's main container."""
+        self.kill_program(pod, f"\0-m\0{MODULES[pod.split('-')[0]]}\0")
+
+    def kill_program(self, pod: str, part: str) -> None:
+        """Send SIGKILL to the only process of the pod that has the text in its command line."""
         (process,) = [
             process
             for process in self.processes_of("odradek", pod)
-            if f"\0-m\0{MODULES[pod.split('-')[0]]}\0".encode() in _command_line(process)
+            if part.encode() in _command_line(process)
         ]
         os.kill(process, signal.SIGKILL)
 

@@ -98,7 +98,7 @@ class Installation:
         )
         return int(found["spec"]["nodeName"].removeprefix("node-"))
 
-    def odradek(self, *words: str) -> str:
+    def odradek(self, *words: str, stdin: str | None = None) -> str:
         """Run the command line as the super user, in the pod that the README describes."""
         if not self.cluster.objects(
             "jobs", f"--namespace={self.namespace}", "--selector=app.kubernetes.io/name=admin"
@@ -106,7 +106,8 @@ class Installation:
             self.cluster.kubectl("apply", "-k", str(K8S / "admin"))
         selector = "--selector=app.kubernetes.io/name=admin"
         self.kubectl("wait", "--for=condition=Ready", "pod", selector, f"--timeout={ROLL_S_MAX}s")
-        return self.kubectl("exec", "job/admin", "--", "odradek", *words)
+        attach = () if stdin is None else ("--stdin",)
+        return self.kubectl("exec", *attach, "job/admin", "--", "odradek", *words, stdin=stdin)
 
     def active_controller(self) -> int:
         facts = json.loads(self.odradek("cluster", "info", "--output", "json"))

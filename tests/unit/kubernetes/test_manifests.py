@@ -38,7 +38,7 @@ CUSTOM = ("ServiceMonitor", "PrometheusRule", "PodMonitor", "SparkApplication")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay: str) -> None:
     found = objects(overlay)
-    assert len(found) > {"jobs": 3, "spark-operator": 4, "admin": 2}.get(overlay, 15)
+    assert len(found) > {"jobs": 7, "spark-operator": 8, "admin": 2}.get(overlay, 15)
     for one in found:
         if one["kind"] not in CUSTOM:
             kubernetes_validate.validate(one, "1.32", strict=True)

@@ -1,0 +1,75 @@
+"""A Spark job that copies a topic's records to another topic, each exactly once, with their place of origin.
+
+It copies the records that are there when it starts, in batches, and ends. Its checkpoint is on a volume: a driver that
+was killed goes on where it was when it is started again, and the next run copies what has come since. Consumers of the
+target read each record once with `isolation.level=read_committed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from pyspark.sql import functions as f
+
+from pyspark_odradek import session
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--from", dest="source", required=True, help="topic whose records are copied"
+    )
+    parser.add_argument("--to", dest="target", required=True, help="topic to which they are copied")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        help="folder that remembers what was copied; keep it between runs, and use it for one pair of topics",
+    )
+    parser.add_argument(
+        "--records-max", type=int, default=100_000, help="records in a batch, at most"
+    )
+    parser.add_argument(
+        "--certificates",
+        type=Path,
+        default=None,
+        help="folder that contains tls.crt, tls.key and ca.crt",
+    )
+    arguments = parser.parse_args()
+    connection = {"kafka.bootstrap.servers": os.environ["ODRADEK_BOOTSTRAP"]}
+    if arguments.certificates is not None:
+        connection |= {
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.ca.location": str(arguments.certificates / "ca.crt"),
+            "kafka.ssl.certificate.location": str(arguments.certificates / "tls.crt"),
+            "kafka.ssl.key.location": str(arguments.certificates / "tls.key"),
+        }
+    spark = session("copy records")
+    records = (
+        spark.readStream.format("odradek")
+        .options(**connection)
+        .option("subscribe", arguments.source)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", "read_committed")
+        .option("maxOffsetsPerTrigger", arguments.records_max)
+        .load()
+    )
+    origin = f.struct("topic", "partition", "offset", f.col("value").cast("string").alias("value"))
+    query = (
+        records.select("key", f.to_json(origin).cast("binary").alias("value"))
+        .writeStream.format("odradek")
+        .options(**connection)
+        .option("topic", arguments.target)
+        .option("transactionalIdPrefix", f"{arguments.target}-")
+        .option("checkpointLocation", str(arguments.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
