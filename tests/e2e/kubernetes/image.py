@@ -310,14 +310,14 @@ def save_program(program: Path, name: str, archive: Path) -> None:
     """Write an image of one static program."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as layer:
-        layer.add(program, program.name)
+        layer.add(program, f"bin/{program.name}")
     file = archive.with_suffix(".layer")
     file.write_bytes(content.getvalue())
     digest = hashlib.sha256(content.getvalue()).hexdigest()
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": [f"/{program.name}"], "WorkingDir": "/"},
+        "config": {"Entrypoint": [f"/bin/{program.name}"], "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         "history": [{}],
     }

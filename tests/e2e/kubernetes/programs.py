@@ -15,6 +15,8 @@ from pathlib import Path
 
 KUBERNETES = os.environ.get("ODRADEK_TESTS_KUBERNETES", "v1.34.4")
 COREDNS = "v1.13.1"
+PROMETHEUS = "github.com/prometheus/prometheus"
+PROMETHEUS_VERSION = "v0.316.0"  # Prometheus 3.16
 HELM = "v3.18.6"
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "odradek" / "kubernetes"
@@ -103,9 +105,38 @@ def build() -> Path:
     return folder
 
 
+def build_monitoring() -> Path:
+    """Return the folder of Prometheus, promtool, and the programs of the Prometheus operator."""
+    folder = CACHE / "monitoring"
+    folder.mkdir(parents=True, exist_ok=True)
+    operator, _, version = OPERATOR.partition("@")
+    wanted = {
+        "prometheus": (PROMETHEUS, PROMETHEUS_VERSION),
+        "promtool": (PROMETHEUS, PROMETHEUS_VERSION),
+        "operator": (operator, version),
+        "prometheus-config-reloader": (operator, version),
+    }
+    for name, (module, release) in wanted.items():
+        if not (folder / name).exists():
+            with tempfile.TemporaryDirectory() as scratch:
+                lines = ["module programs", "go 1.26", f"require {module} {release}"]
+                lines.append(f"tool {module}/cmd/{name}")
+                Path(scratch, "go.mod").write_text("\n".join(lines) + "\n")
+                _go(Path(scratch), "mod", "tidy", "-e")
+                # Of the services that tell Prometheus its targets, only Kubernetes is built in.
+                tags = ("-tags", "remove_all_sd,enable_kubernetes_sd")
+                _compile(Path(scratch), f"{module}/cmd/{name}", folder / name, "-s -w", *tags)
+    return folder
+
+
 def operator_definitions() -> list[Path]:
     """Return the files with the definitions of the Prometheus operator's resources."""
     return sorted((_source(OPERATOR) / "example" / "prometheus-operator-crd").glob("*.yaml"))
+
+
+def operator_bundle() -> str:
+    """Return the manifest that installs the Prometheus operator, its definitions included."""
+    return (_source(OPERATOR) / "bundle.yaml").read_text()
 
 
 def _source(module: str) -> Path:
@@ -173,10 +204,10 @@ def _build_coredns(scratch: Path, folder: Path) -> None:
     _compile(scratch, ".", folder / "coredns", "-s -w")
 
 
-def _compile(scratch: Path, package: str, program: Path, flags: str) -> None:
+def _compile(scratch: Path, package: str, program: Path, flags: str, *more: str) -> None:
     unfinished = program.with_suffix(".unfinished")
     words = ("build", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", str(unfinished))
-    _go(scratch, *words, package)
+    _go(scratch, *words, *more, package)
     shutil.move(unfinished, program)
 
 
