@@ -78,6 +78,14 @@ def test_after_a_power_loss_one_that_was_not_synced_is_read_from_its_first_byte(
     assert broker.log.log_end_offset == 5
 
 
+def test_its_name_outlives_a_power_loss_as_soon_as_it_is_in_use() -> None:
+    broker, written = returned(is_synced=True)
+    assert broker.log.durable_end_offset == 5
+    broker.lose_power_and_start()
+    assert broker.log.log_end_offset == 5
+    assert written.endswith(broker.read_all())
+
+
 def test_a_first_record_that_the_disk_lost_is_noticed_in_a_log_that_was_not_synced() -> None:
     broker = memory_broker(CONFIG)
     first = broker.append(1)

@@ -315,6 +315,7 @@ class StrayReturn:
             is_power_loss=not stray.is_synced,
         )
         try:
+            self._storage.sync_directory(self.found.path.parent)  # the log was renamed
             self.loaded = recovery.run()
         except OSError as error:
             self.error = error
