@@ -14,6 +14,7 @@ from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from tests.sim.admin import Admin
 from tests.sim.batch_clients import COMPACTED, KeyedProducer, RuleBreaker, VariedProducer
+from tests.sim.broker_process import SESSION_TIMEOUT_MS
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster import CREDIT_BYTES, FIRST_CLIENT, BrokerNode, Cluster
 from tests.sim.controller_node import ControllerNode
@@ -259,6 +260,10 @@ class Simulation:
             self.topics = (*self.topics, PRESSED)
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
         if self.extra is Extra.ROLL:
+            # A broker that was killed or cut off just before the faults ended may still be about to be fenced, and
+            # then two are away: nobody begins a rolling restart before all brokers have been heard again.
+            self.scheduler.run(max(self.scheduler.now_us, healed_us + SESSION_TIMEOUT_MS * MS))
+            self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
             names = tuple(topic.name for topic in TOPICS)
             RollingRestart(self.cluster, names, 2, self._run_until).play()
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
