@@ -46,7 +46,7 @@ def image(built_programs: Path, base: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark_image(built_programs: Path, base: Path, image: Path) -> Path:
-    """Return the image of Spark jobs as an archive. Debian 12, which the base is, has Java 17 and not 21."""
+    """Return the image of Spark jobs as an archive. The base is Debian 12, which has Java 17."""
     return built(
         K8S / "Containerfile.spark",
         SPARK_IMAGE,

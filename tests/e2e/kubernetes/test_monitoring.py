@@ -159,7 +159,7 @@ def watched(
 def test_the_definitions_notice_a_field_of_a_monitor_that_they_do_not_know(
     watched: Watched,
 ) -> None:
-    """They took the monitors and the rules when the overlay was applied."""
+    """So the definitions check the monitors and rules of the overlay, which they accepted."""
     cluster = watched.installation.cluster
     monitor = cluster.objects("servicemonitors")[0]
     monitor["spec"]["endpoints"][0]["intervall"] = "15s"

@@ -285,7 +285,7 @@ def test_a_cancelled_move_leaves_what_was() -> None:
 def test_a_removed_replica_that_is_added_again_is_not_taken_for_its_former_self(
     replacement: tuple[int, ...],
 ) -> None:
-    """It deleted its log. A leader that sees both changes at once, in a snapshot, must forget what it acknowledged."""
+    """The replica deleted its log. The leader may see both changes at once, and must forget its acknowledgements."""
     found = cluster()
     found.register(5)
     found.beat(5)

@@ -68,7 +68,7 @@ class Story:
                 self.cluster.register(broker_id, RestartClass[how.upper()])
 
     def _unregister(self, broker: str) -> None:
-        """Remove a registration as releases did that let the broker with the only copy go."""
+        """Unregister a broker, as older releases did even if it had the only in-sync replica."""
         known = self.cluster.image.brokers[BrokerId(int(broker))]
         record = UnregisterBroker(broker_id=known.broker_id, broker_epoch=known.broker_epoch)
         self.cluster.decide(lambda work: work.write(record))

@@ -87,7 +87,7 @@ def test_what_was_committed_for_a_deleted_topic_is_forgotten_with_a_tombstone() 
 
 
 def test_no_offset_is_looked_at_when_a_topic_without_offsets_is_deleted() -> None:
-    """A shard may have hundreds of thousands, and topics may be deleted in quick succession."""
+    """A shard may have hundreds of thousands of offsets, and topics may be deleted in quick succession."""
     talk = Conversation(catalog=catalog(t=(TOPIC_ID, 1), u=(NEW_TOPIC_ID, 2)))
     used = TopicPartition("u", 0)
     for partition in (FIRST, used, used):

@@ -80,7 +80,7 @@ def test_a_deleted_key_stays_deleted_though_a_segment_expires_during_the_compact
 
 
 def test_a_pass_goes_on_when_all_of_a_run_has_expired() -> None:
-    """Otherwise a log of which a segment expires every few minutes, while a pass takes longer, is never compacted."""
+    """If it ended, a log whose segments expire faster than a pass takes would never be compacted."""
     broker = memory_broker(CONFIG)
     log = broker.log
     put(broker, (b"key", b"1"), (b"key", b"2"), (b"pad", b"v" * 450))

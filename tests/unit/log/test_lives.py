@@ -254,7 +254,7 @@ def test_a_report_of_a_loss_that_finds_no_room_is_repeated_by_the_next_start() -
 def test_a_replica_that_was_moved_away_and_back_has_no_offsets_of_its_former_log(
     is_running: bool,
 ) -> None:
-    """The new log must be scanned from its begin, whatever of the former one was durable."""
+    """The new log must be scanned from its start, whatever of the former one was durable."""
     broker = memory_broker(LogConfig())
     for _ in range(20):
         broker.append(2)
@@ -290,11 +290,11 @@ def test_a_kill_after_a_cut_leaves_nothing_above_it_compacted() -> None:
 
 
 class Waited(Exception):
-    """Somebody waited for a write of a file."""
+    """The event loop would have waited while another thread writes the file."""
 
 
 class BusyLock:
-    """The lock of a file that another thread writes at present."""
+    """The lock of a file that another thread is writing."""
 
     def __enter__(self) -> None:
         raise Waited

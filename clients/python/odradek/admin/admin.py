@@ -459,7 +459,7 @@ class Admin:
         )
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete and return the entries that match any filter. The error for refused filters counts the others'."""
+        """Delete the entries that match any filter, and return them. If a filter is refused, the error counts them."""
         request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
         response = await self._calls.change(methods.DELETE_ACLS, request)
         deleted = [

@@ -118,7 +118,7 @@ class GroupOptions:
     instance_id: str | None = None
     """Name of a static member, the same over restarts. The member keeps its partitions during a short absence."""
     member_id: str | None = None
-    """Id of the member, of which no other member of the group may be alive. None: a random one."""
+    """The member's id, which no other live member of the group may have. None: a random one."""
     assignor: Literal["uniform", "range"] | None = None
     """Name of the broker's assignor, uniform or range. None: the one that the group is configured with."""
     auto_commit: bool = True

@@ -97,8 +97,9 @@ class CommittedOffsets:
         return self._groups.keys()
 
     def has_any_of(self, topics: Collection[TopicName]) -> bool:
-        """Return whether there may be an offset of one of these topics, committed or pending. It does not look at each
-        offset, except at pending ones.
+        """Return whether an offset of one of these topics is committed, or pending in a transaction.
+
+        The cost does not depend on the number of committed offsets.
         """
         pending = self.pending
         return not self._counts.keys().isdisjoint(topics) or any(

@@ -34,7 +34,7 @@ JOINED_BYTES_MAX: Final = 4096
 PIECE_BYTES_MAX: Final = 256 << 10
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 PINNED_BYTES_MAX: Final = 4 << 20
-"""A buffer that is longer than this is not kept in memory by its last pieces in the transport: they are copies."""
+"""The last pieces of a longer buffer go to the transport as copies, which do not keep the whole buffer in memory."""
 
 
 class Slot(Struct, eq=False):

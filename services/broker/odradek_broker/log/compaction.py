@@ -436,8 +436,8 @@ def _records(data: bytes) -> list[Record] | None:
 def _within_reach(record: Record, base_timestamp_ms: int) -> Record:
     """Return the record, or one with the nearest timestamp that a batch with this base timestamp can have.
 
-    Timestamps are written as differences of 64 bits. A client may send any timestamp, also one that is too far from a
-    delete horizon, and from which nobody reads a time.
+    Timestamps are written as differences of 64 bits from the base timestamp, which may become the delete horizon. A
+    client may have sent a timestamp that is too far from it.
     """
     lowest_ms = base_timestamp_ms - (1 << 63)
     timestamp_ms = min(max(record.timestamp_ms, lowest_ms), lowest_ms + (1 << 64) - 1)

@@ -421,7 +421,7 @@ class Leader:
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Return whether an acknowledgement counts (rule R7); not above the end of the data sent in this session."""
+        """Return whether an acknowledgement counts (rule R7). One above the data sent in this session does not."""
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch

@@ -82,8 +82,9 @@ class VisibleBytes:
         log_end: Offset,
         log_bytes: int,
     ) -> None:
-        """The records above the first two offsets at the start are counted as if each part had the bytes of the whole
-        log: a fetch that wakes too early reads again, and one that wakes too late delays records.
+        """Records that are in the log above the last stable offset, or above the high watermark, are counted later.
+        Their sizes are unknown, and each of the two parts is counted as large as the log: a fetch that wakes too early
+        reads again, but one that wakes too late delays records.
         """
         self._appended_bytes = 0
         # The bytes below the last stable offset; None unless there are transactions.
@@ -142,7 +143,7 @@ class VisibleBytes:
 
 
 class _Steps:
-    """The appends above an offset that follows behind the end of a log, and the bytes that it has passed.
+    """Counts the bytes that an offset has passed which follows the end of a log, and keeps the appends above it.
 
     The offset may stand still for hours while appends continue: the high watermark with acks=1 and too few in-sync
     replicas, the last stable offset while a transaction is open. So at most STEPS_MAX appends are kept apart, and later

@@ -143,7 +143,7 @@ class PartitionHost:
         return f"{self.topic}-{self.partition.partition}"
 
     def step(self, event: ev.Event) -> None:
-        """Let the replica handle an event, and apply its effects. An event that these raise is handled afterwards."""
+        """Let the replica handle an event, and carry out its effects. Events that the effects raise come after it."""
         if self._queue.requests and not self.is_removed:
             self._queue.flush()
         if self._is_stepping:
@@ -179,8 +179,8 @@ class PartitionHost:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Return a context in which an internal error takes only this replica offline. Only storage failures are
-        raised again, because the caller may serve other partitions, too.
+        """Return a context in which an internal error takes only this replica offline, and is not raised again: the
+        caller may serve other partitions. Storage failures are raised.
         """
         try:
             yield
@@ -326,7 +326,7 @@ class PartitionHost:
             outcome = ProduceOutcome(ErrorCode.NONE, base_offset, time_ms, log_start, epoch)
         except LogFailed as failure:
             self._append_failed(failure)
-        finally:
+        finally:  # also after an internal error: nobody else knows of this request
             self._requests.respond(
                 produce,
                 outcome or ProduceOutcome(_STORAGE_ERROR, message=self._shared.storage_problem),

@@ -241,16 +241,18 @@ async def send_all(
         async for some in slices_in_turns(records)
         for record in some
     ]
-    return [
-        # Most records are acknowledged together with the first one, and need no coroutine.
-        future
-        if isinstance(future, RecordFailure)
-        else settled(future)
-        if future.done()
-        else await outcome(future)
-        async for some in slices_in_turns(futures)
-        for future in some
-    ]
+    outcomes: list[RecordMetadata | RecordFailure] = []
+    async for some in slices_in_turns(futures):
+        for future in some:
+            if isinstance(future, RecordFailure):
+                outcomes.append(future)
+            elif (
+                future.done()
+            ):  # as most are once the first one is; a coroutine for each would cost more
+                outcomes.append(settled(future))
+            else:
+                outcomes.append(await outcome(future))
+    return outcomes
 
 
 async def hand_over(

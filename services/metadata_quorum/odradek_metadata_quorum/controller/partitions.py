@@ -173,8 +173,8 @@ def _alter_reassignment(
     removing = tuple(b for b in present if b not in reassignment.replicas)
     replicas = reassignment.replicas + removing
     if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
-        # The request is repeated, because its first response was lost, or to complete a move for which a minimum was
-        # too high until it was lowered.
+        # The same request again: its first response was lost, or min.insync.replicas was lowered so that the move can
+        # be completed.
         if (done := completed(work, state, state.isr, recovering=state.recovering)) is not None:
             work.write(done)
             _settle_now(work, state)

@@ -95,7 +95,7 @@ def _registration_changes(
         change = work.settled(
             state,
             (request.broker_id,) if has_lost else (),
-            # Of a damaged log the part from the first wrong byte on is gone, or its directory: others may have more.
+            # The log was cut at the first wrong byte, or its directory is gone: other replicas may have more.
             emptied=(request.broker_id,) if may_be_empty or is_damaged else (),
         )
         if change is not None:

@@ -178,7 +178,7 @@ class ClusterEvents:
 
     def _tell_lost_copies(self, record: RegisterBroker) -> None:
         """Warn of partitions whose only replica was in a directory that the broker no longer has. It will lead them
-        with empty logs, because no other replica can have more.
+        with empty logs, because there are no other replicas.
         """
         image = self._controller.committed
         before = image.brokers.get(record.broker_id)

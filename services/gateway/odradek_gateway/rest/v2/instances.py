@@ -312,7 +312,7 @@ class Instances:
             if present.number != known.number:
                 raise in_motion()
             self._require_room()
-            # A gateway that lives after all and leaves the group later must not end this member with its own.
+            # With a new id: the former gateway may be alive after all, and leave the group with the old one.
             spec = replace(present.spec, member_id=str(uuid.uuid4()))
             if not await self.registry.take_over(present, spec):
                 raise in_motion()
