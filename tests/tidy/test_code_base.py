@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import itertools
 import re
 import subprocess
@@ -11,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 
 from odradek_broker.settings import BrokerSettings
@@ -88,6 +90,14 @@ def test_every_module_says_what_it_is() -> None:
         if not path.read_text().lstrip().startswith(('"""', 'r"""'))
     ]
     assert not silent, f"without a docstring on top: {silent}"
+
+
+def test_no_files_import_each_other_in_a_circle_not_even_for_types() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    graph = grimp.build_graph(*packages["root_packages"], cache_dir=None)
+    assert len(graph.modules) > 400, "the packages moved, and this test looks at nothing"
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 
 
 def test_no_module_is_dead() -> None:

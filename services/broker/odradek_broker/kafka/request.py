@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sized
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from odradek_broker.access.sasl import SaslExchange
 from odradek_broker.kafka.services import Services
+from odradek_broker.log.storage import FileSlice
 from odradek_protocol.access import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
 from odradek_protocol.identity import TopicId
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -27,6 +28,7 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import ANONYMOUS
 
 _log = event_log("odradek_broker.audit")
+ResponseBuffer: TypeAlias = ByteBuffer | FileSlice
 T = TypeVar("T")
 M_co = TypeVar("M_co", covariant=True)
 AT_ONCE_MAX: Final = 8
@@ -221,7 +223,7 @@ AnyRequest: TypeAlias = Request[object]
 class Encoded(Struct, frozen=True, gc=False):
     """A response that is encoded already: buffers to write one after the other."""
 
-    buffers: tuple[Sized, ...]  # bytes-like objects, and slices of files
+    buffers: tuple[ResponseBuffer, ...]
     size_bytes: int
 
 

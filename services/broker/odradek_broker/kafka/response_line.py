@@ -18,17 +18,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from time import perf_counter
 from types import coroutine
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from odradek_broker.kafka.registry import Response
-from odradek_broker.kafka.request import AnyRequest
+from odradek_broker.kafka.request import AnyRequest, ResponseBuffer
 from odradek_broker.log.storage import FileSlice
 from odradek_protocol.kafka.frames import response_head
 from odradek_protocol.primitives import ByteBuffer
 
-ResponseBuffer: TypeAlias = ByteBuffer | FileSlice
 T = TypeVar("T")
 JOINED_BYTES_MAX: Final = 4096
 PIECE_BYTES_MAX: Final = 256 << 10
@@ -68,17 +67,15 @@ class ResponseLine:
         self._writer = ResponseWriter(transport, on_written)
         return self._writer
 
-    def fill(self, slot: Slot, buffers: Sequence[Any], size_bytes: int) -> None:
+    def fill(self, slot: Slot, buffers: Sequence[ResponseBuffer], size_bytes: int) -> None:
         """Put the response of a request, without the header, into its slot; `size_bytes` is its total size."""
         head = response_head(slot.api_key, slot.version, slot.correlation_id, size_bytes)
-        if (
-            size_bytes < JOINED_BYTES_MAX
-            and len(buffers) == 1
-            and type(buffers[0]) is not FileSlice
-        ):
-            slot.buffers = (b"".join((head, buffers[0])),)  # the usual case
-            return
-        filled: list[Any] = [head, *buffers]
+        if size_bytes < JOINED_BYTES_MAX and len(buffers) == 1:
+            (body,) = buffers
+            if not isinstance(body, FileSlice):
+                slot.buffers = (b"".join((head, body)),)  # the usual case
+                return
+        filled = [head, *buffers]
         # A response that waits behind others must not refer to files, because they may be truncated before it is sent.
         if slot is self.slots[0]:
             slot.buffers = filled

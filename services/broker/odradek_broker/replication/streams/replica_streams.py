@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
+from typing import Any, Final, Generic, TypeAlias, TypeVar, assert_never
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.events import FollowerSession
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings
 
-if TYPE_CHECKING:
-    from odradek_broker.replication.partition_host import PartitionHost
-
+Host = TypeVar("Host")
 StreamEffect: TypeAlias = (
     fx.SendAttached
     | fx.SendDiverged
@@ -23,15 +21,15 @@ StreamEffect: TypeAlias = (
 _NONE: Final[dict[FollowerSession, Any]] = {}  # shared by all replicas that send to no follower
 
 
-class ReplicaStreams:
+class ReplicaStreams(Generic[Host]):
     """Sends the messages of one replica, and remembers the streams of the followers that are attached to it."""
 
     __slots__ = ("_host", "_shared", "to_followers")
 
-    def __init__(self, host: PartitionHost, shared: Surroundings[PartitionHost]) -> None:
+    def __init__(self, host: Host, shared: Surroundings[Host]) -> None:
         self._host = host
         self._shared = shared
-        self.to_followers: dict[FollowerSession, LeaderStreamPort[PartitionHost]] = _NONE
+        self.to_followers: dict[FollowerSession, LeaderStreamPort[Host]] = _NONE
 
     def carry_out(self, effect: StreamEffect) -> None:
         """Send the message that the replica has decided on, if the stream is still open."""
@@ -74,7 +72,7 @@ class ReplicaStreams:
         for stream in self.to_followers.values():
             stream.mark_due(self._host)
 
-    def ended(self, session: FollowerSession) -> LeaderStreamPort[PartitionHost] | None:
+    def ended(self, session: FollowerSession) -> LeaderStreamPort[Host] | None:
         """Send no more data in a follower's session; return its stream, if data was sent there."""
         return self.to_followers.pop(session, None)
 

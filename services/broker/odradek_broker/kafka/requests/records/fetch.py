@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from odradek_broker.access.quotas import FETCH_RATE
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Encoded, Request
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request, ResponseBuffer
 from odradek_broker.kafka.requests.administration.brokers import endpoints_of
 from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
 from odradek_broker.replication.local_partitions import FetchWant
@@ -210,7 +210,8 @@ def _encode_steps(
         session_id=begun.session.id if begun.session is not None else 0,
         endpoints=endpoints_of(request, leaders) if leaders else (),
     )
-    return Encoded(tuple(buffers), size)
+    # The encoding needs only the sizes of records, so it does not know their type.
+    return Encoded(tuple(cast("list[ResponseBuffer]", buffers)), size)
 
 
 def _data(index: int, outcome: ReadOutcome, leader: CurrentLeader | None) -> PartitionData:
