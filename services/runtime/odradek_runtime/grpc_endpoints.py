@@ -313,9 +313,10 @@ class Probes:
             return
         if self._reported is not None:
             _log.info(
-                "Liveness or readiness of this process changed",
-                not_live=problems[0] or None,
-                not_ready=problems[1] or None,
+                "Health of this process changed",
+                is_live=not problems[0],
+                is_ready=not problems[1],
+                reason="; ".join(filter(None, problems)) or None,
             )
         self._reported = problems
         await self._health.set(is_started=True, is_live=not problems[0], is_ready=not problems[1])

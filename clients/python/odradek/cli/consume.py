@@ -73,7 +73,8 @@ def consume(
     regex: Annotated[
         bool,
         typer.Option(
-            "--regex", help="Read all topics whose whole name matches one of these patterns."
+            "--regex",
+            help="Read all topics whose whole name matches one of these regular expressions.",
         ),
     ] = False,
     from_beginning: Annotated[

@@ -224,7 +224,7 @@ def seek(
         str,
         typer.Option(
             metavar="NAME",
-            help="Commit the committed offsets of this group.",
+            help="Copy the committed offsets of this other group.",
             autocompletion=complete_groups,
         ),
     ] = "",
@@ -335,9 +335,9 @@ def seek(
 
 
 def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
-    """Return the offsets of a file that `--from-file` takes; any other content ends the command with an error.
+    """Return the offsets that the file of `--from-file` names. A file of another form ends the command with an error.
 
-    Where lines name a group, only those of this group count.
+    Lines that name another group are ignored.
     """
     from odradek.partitions import TopicPartition, as_partitions
 

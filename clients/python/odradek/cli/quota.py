@@ -84,10 +84,18 @@ def set_quota(
     client_id: ClientId = "",
     ip: Ip = "",
     producer_byte_rate: Annotated[
-        str, typer.Option(metavar="SIZE", help="Bytes a second that it may write to each broker.")
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Bytes per second that the user or client may write to each broker.",
+        ),
     ] = "",
     consumer_byte_rate: Annotated[
-        str, typer.Option(metavar="SIZE", help="Bytes a second that it may read from each broker.")
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Bytes per second that the user or client may read from each broker.",
+        ),
     ] = "",
     request_percentage: Annotated[
         float | None,

@@ -256,7 +256,7 @@ class PartitionQueue:
         return ProducerBatch(self, self._next_number, now_ms, bytes_max)
 
     def seal(self) -> None:
-        """Close the filling batch; from now on it waits to be sent."""
+        """Add no more records to the batch that is being filled, so that it can be sent."""
         if self.filling is not None:
             self.waiting.append(self.filling)
             self.filling = None
@@ -290,7 +290,7 @@ class PartitionQueue:
         self.waiting.insert(place, batch)
 
     def drop(self, batch: ProducerBatch) -> None:
-        """Remove a batch that is done."""
+        """Remove a batch that was acknowledged or has finally failed."""
         if batch is self.filling:
             self.filling = None
         elif batch in self.in_flight:

@@ -37,8 +37,9 @@ class BatchBuilder(RecordBuffer):
 
     `append(key, value, headers=None, timestamp_ms=-1, offset_delta=-1)`, positional only, returns
     the uncompressed size of the batch so far, or 0 if the record was not added because it no longer
-    fits into `size_bytes_max`; the first record always fits. It takes about 0.1 us in C. The numbers of an
-    idempotent producer are arguments of `build`, because they are known only when the batch is sent.
+    fits into `size_bytes_max`; the first record always fits. A call takes about 0.1 us in C. Producer
+    id, producer epoch and base sequence are arguments of `build`, because they are known only when
+    the batch is sent.
     """
 
     __slots__ = ()

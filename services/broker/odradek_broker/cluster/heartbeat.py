@@ -69,7 +69,7 @@ class HeartbeatUpdate:
 
 
 class LoopTick:
-    """The time of the last iteration of the event loop. Any thread may read it."""
+    """The time at which the event loop last ran, in ms of the monotonic clock. Any thread may read it."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock

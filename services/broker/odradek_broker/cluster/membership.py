@@ -126,7 +126,7 @@ class Membership:
                 await self._register(report, listeners)
         for damage in report.damage:
             _log.error(
-                "Found a damaged log on disk; its other replicas restore it, if there are any",
+                "Log of a partition is damaged on disk; it copies the rest from other replicas, if there are any",
                 damage=damage,
             )
         _log.info(

@@ -95,7 +95,7 @@ class CoordinatorHost(Generic[Shard]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
-        """Load shards and call their timers until cancelled."""
+        """Load the coordinator shards of this broker, and run what their timers are due for, until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._partitions.watch_leadership(self.topic, self)
         async with asyncio.TaskGroup() as tasks:

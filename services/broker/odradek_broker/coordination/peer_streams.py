@@ -176,7 +176,7 @@ class _PeerStream(Generic[E, R]):
             except Exception as error:
                 # An internal error must not end the stream to this broker for ever.
                 _log.error(
-                    "Stream of transaction requests to another broker failed on an internal error",
+                    "Internal error in the stream of transaction requests to another broker; connecting again",
                     exc=error,
                     peer=self._peer,
                 )
@@ -244,4 +244,7 @@ def _call(on_result: Callable[[Any], None], result: Any) -> None:
     try:
         on_result(result)
     except Exception as error:
-        _log.error("Failed to handle another broker's response to a transaction request", exc=error)
+        _log.error(
+            "Internal error while handling another broker's response to a transaction request",
+            exc=error,
+        )

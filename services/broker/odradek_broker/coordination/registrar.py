@@ -114,7 +114,7 @@ async def respond_to_registration(
         result.error_code = error.code
         return result
     except Exception as error:
-        _log.error("Failed to add a partition to a transaction, on an internal error", exc=error)
+        _log.error("Internal error while adding a partition to a transaction", exc=error)
         result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
         return result
     outcome: Outcome | None = response.last_outcome

@@ -487,7 +487,7 @@ class ConsumerGroup:
         return min(ends, default=NEVER_MS)
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Begin a session for each member, after loading."""
+        """Start the session timeout of each member. It is called once the group was loaded from its log."""
         for member_id in self.state.members:
             self.touch(member_id, now_ms=now_ms)
             self._watch_revocation(member_id, self.state.currents[member_id], now_ms)

@@ -64,8 +64,8 @@ class LoadedLog(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """The recovery of one partition. Its offsets are those in the checkpoints; None if a checkpoint does not have the
-    partition.
+    """Recovers the log of one partition, from the offsets in the checkpoint files. An offset is None if its file has no
+    entry of the partition.
     """
 
     storage: Storage

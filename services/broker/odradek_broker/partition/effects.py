@@ -208,8 +208,8 @@ class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the outcome of each marker of a MarkersRequested. As for RespondToProduce, the host first checks
-    `may_respond`.
+    """Tell the transaction coordinator the outcome of each marker that the event MarkersRequested had. The host does so
+    only if `may_respond` is true, as for RespondToProduce.
     """
 
     request_id: int

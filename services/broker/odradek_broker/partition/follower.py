@@ -139,7 +139,7 @@ class Follower:
         return [SendDetach(session_id=self._session_id)]
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Repeat an Attach that was refused or got no response."""
+        """Send the Attach message to the leader again if it was refused or got no response."""
         effects: list[Effect] = []
         waits = self.phase in (Phase.DETACHED, Phase.ATTACHING)
         if waits and self._session_id is not None and now_ms >= self._retry_at_ms:

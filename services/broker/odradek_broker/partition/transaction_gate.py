@@ -73,7 +73,10 @@ class _Held:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The held batches of one producer, oldest first. The registration in progress is that of the first batch."""
+    """The batches of one producer that wait for the transaction coordinator, oldest first.
+
+    The coordinator is being asked to add the partition to the transaction of the first batch.
+    """
 
     held: deque[_Held] = field(default_factory=deque)
     guard: int = _UNDER_WAY_NONE
@@ -293,7 +296,7 @@ class TransactionGate:
         ]
 
     def _next(self, producer_id: ProducerId, waiting: _Waiting) -> list[Effect]:
-        """Ask the coordinator about the first held batch of the producer, or forget the producer if it has none."""
+        """Ask the coordinator to add the partition to the transaction of the producer's next waiting batch, if any."""
         if waiting.held:
             return [self._register(waiting)]
         self._by_guard.pop(waiting.guard, None)

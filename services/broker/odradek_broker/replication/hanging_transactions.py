@@ -228,8 +228,8 @@ class HangingTransactions:
         return old
 
     def _next_of(self, old: Sequence[_Found]) -> Sequence[_Found]:
-        """Return CHECKED_MAX of these transactions, the next ones at each call: the first ones may be open for long,
-        and not hang.
+        """Return up to CHECKED_MAX of the transactions, beginning where the previous call ended: the oldest ones may be
+        long and healthy, and must not keep the others from being checked.
         """
         first = self._checked if self._checked < len(old) else 0
         self._checked = first + CHECKED_MAX

@@ -82,7 +82,11 @@ class StallLog:
         last_ms = self._written_at_ms
         if not self._count or (last_ms is not None and now_ms - last_ms < STALL_LOG_INTERVAL_MS):
             return
-        _log.warning("Event loop stalled", count=self._count, longest_stall_ms=self._longest_ms)
+        _log.warning(
+            "Event loop did not run for a while; requests and heartbeats waited",
+            stalls=self._count,
+            longest_stall_ms=self._longest_ms,
+        )
         self._written_at_ms, self._count, self._longest_ms = now_ms, 0, 0
 
 
@@ -310,7 +314,7 @@ class PartitionTable:
         return host
 
     def _returned(self, log: PartitionLog) -> None:
-        """Use a stray log that was opened again, if the image still assigns its replica to this broker."""
+        """Start a replica on a stray log that was opened again, if the image still assigns it to this broker."""
         state = self.image.partition(log.topic_id, log.partition)
         if state is not None and self._broker_id in state.replicas:
             self._feed(state)

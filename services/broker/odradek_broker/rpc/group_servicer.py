@@ -72,7 +72,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def CommitOffsets(
         self, request: pb.CommitOffsetsRequest, context: ServerContext
     ) -> pb.CommitOffsetsResponse:
-        """Commit all offsets, or none; offsets with too large metadata are refused one by one."""
+        """Commit offsets in one write. Only those whose metadata is too large are refused by themselves."""
         return await self._routing.at_coordinator(
             request.group_id,
             "CommitOffsets",

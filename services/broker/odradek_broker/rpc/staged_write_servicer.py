@@ -232,7 +232,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def ForgetSteps(
         self, request: pb.ForgetStepsRequest, context: ServerContext
     ) -> pb.ForgetStepsResponse:
-        """Delete the record of which steps of a query are complete."""
+        """Forget which steps (micro-batches) of a streaming query are complete."""
         return await self._at_coordinator(
             "ForgetSteps",
             request,

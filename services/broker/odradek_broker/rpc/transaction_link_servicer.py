@@ -51,7 +51,7 @@ class TransactionLinkServicer:
         await self._serve(self._registrations, context)
 
     async def WriteMarkers(self, _requests: object, context: ServerContext) -> None:
-        """Serve the markers of one broker's coordinators until either side ends the stream."""
+        """Write the markers that one broker's transaction coordinators send, until either side ends the stream."""
         await self._serve(self._markers, context)
 
     # Any, because there are sessions of two kinds.

@@ -348,7 +348,7 @@ _PRESENT = 1  # the byte before a nullable struct that is not null
 
 
 def epoch_value(epoch: int) -> bytearray:
-    """Encode ConsumerGroupMetadata or ConsumerGroupTargetAssignmentMetadata."""
+    """Encode the value of a ConsumerGroupMetadata or ConsumerGroupTargetAssignmentMetadata record: an epoch."""
     out = bytearray(INT16.pack(0) + INT32.pack(epoch))
     write_tagged_fields(out)
     return out

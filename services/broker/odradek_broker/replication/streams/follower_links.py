@@ -124,7 +124,7 @@ class FollowerLinks:
                     stream.add(key, host)
 
     def share(self, replicas: Iterable[BrokerId]) -> None:
-        """Keep a stream open to each of these brokers, which have the replicas of a partition, while it is live."""
+        """Keep a stream open to each of these brokers, which share a partition, while the broker is live."""
         for broker_id in replicas:
             if broker_id not in self._peers and broker_id != self._identity.broker_id:
                 self._peers.add(broker_id)
