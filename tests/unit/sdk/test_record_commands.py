@@ -234,6 +234,18 @@ def test_partitions_of_the_input_are_used_or_chosen_again(
     assert sorted(printed) == sorted(["0", "0", *of_key, "1", "1"])
 
 
+def test_a_partition_of_the_input_that_the_topic_lacks_has_two_remedies(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "a", "partition": 1}\n{"value": "b", "partition": 2}\n')
+    refused = str(run("produce", "out", str(lines), "--json").exception)
+    assert "topic 'out' has 2 partitions, not partition 2" in refused
+    assert "create out with at least 3 partitions, or pass --repartition" in refused
+    assert consumed_values("out") == ["a"], "the line before it was sent"
+    assert "--repartition" not in str(run("produce", "out", str(lines), "-p", "2").exception)
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -27,7 +27,7 @@ from odradek.cli.output import (
     unescaped,
 )
 from odradek.cli.record_format import InputRecord, InvalidRecord, key_in, record_of
-from odradek.errors import InvalidRequest, OdradekError, RecordTooLarge
+from odradek.errors import InvalidRequest, OdradekError, RecordTooLarge, UnknownTopic
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -244,14 +244,20 @@ def produce(
                 else:
                     for line in lines:
                         record = run.record(line)
-                        future = await producer.send(
-                            topic,
-                            record.value,
-                            key=record.key,
-                            headers=(*record.headers, *headers) or None,
-                            partition=record.partition if keeps_partitions else partition,
-                            timestamp_ms=record.timestamp_ms,
-                        )
+                        target = record.partition if keeps_partitions else partition
+                        try:
+                            future = await producer.send(
+                                topic,
+                                record.value,
+                                key=record.key,
+                                headers=(*record.headers, *headers) or None,
+                                partition=target,
+                                timestamp_ms=record.timestamp_ms,
+                            )
+                        except UnknownTopic as error:
+                            if target is None or target != record.partition:
+                                raise
+                            raise _partition_missing(error, topic, target) from error
                         future.add_done_callback(lambda done: run.count(1, done.exception()))
                 progress.add(len(lines))
             await producer.flush()
@@ -269,6 +275,16 @@ def produce(
         )
     if output is OutputFormat.JSON:
         print_facts({"topic": topic, "records": run.sent}, output)
+
+
+def _partition_missing(error: UnknownTopic, topic: str, partition: int) -> UnknownTopic:
+    """Return the error of a partition that the input names and the topic does not have, with both remedies."""
+    return UnknownTopic(
+        error.message,
+        code=error.code,
+        hint=f"line of the input names partition {partition}: create {topic} with at least {partition + 1} partitions,"
+        " or pass --repartition, which chooses partitions by key",
+    )
 
 
 class _Run:
