@@ -107,7 +107,8 @@ def test_copying_is_throttled_at_run_time(cluster: EmbeddedCluster) -> None:
 @pytest.mark.timeout(400)
 def test_the_commands_of_the_documentation_run(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     run(cluster, "topic", "create", "greetings", "--partitions", "2", "--replicas", "3")
-    run(cluster, "produce", "greetings", stdin="hello\n" * 10)
+    for partition in ("0", "1"):
+        run(cluster, "produce", "greetings", "-p", partition, stdin="hello\n" * 5)
     words = ("consume", "greetings", "--group", "billing", "--from-beginning", "-n", "10")
     assert run(cluster, *words) == "hello\n" * 10
     blocks = re.findall(r"^```\n(.*?)^```", DOCUMENT.read_text(), re.M | re.S)
