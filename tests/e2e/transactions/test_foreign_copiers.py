@@ -100,7 +100,7 @@ def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: 
         reader.close()
     assert kills, "it was never killed while it ran"
     print(f"{fed} records, {starts} processes, {kills} of them and {brokers.count} brokers killed")
-    copied = Counter(read(bootstrap, sink, lambda values: False, isolation="read_committed"))
+    copied = Counter(read(bootstrap, sink, fed, isolation="read_committed"))
     assert copied == Counter(b"%d" % number for number in range(fed))
 
 

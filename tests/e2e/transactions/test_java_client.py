@@ -66,4 +66,4 @@ def test_the_tools_show_and_abort_an_open_transaction(
     refused = tools.run("TransactionsCommand", "abort", *where, complains=True)
     assert "invalid state" in refused, "its coordinator will end it"
     tools.run("TransactionsCommand", "forceTerminateTransaction", "--transactionalId", name)
-    assert committed(bootstrap, name, 1) == set()
+    assert committed(bootstrap, name, 0) == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from odradek.admin.transaction_admin import HangingState
@@ -11,6 +13,17 @@ from odradek.errors import TransactionFailed, UnknownTopic
 from odradek.partitions import TopicPartition
 
 PARTITIONS = 3
+MARKERS_S_MAX = 30.0
+
+
+async def until_markers_are_written(client: Client, transactional_id: str) -> None:
+    """Wait until a decided transaction is complete: a commit returns when it is decided, as in Kafka, and the
+    coordinator writes the markers to the partitions after that.
+    """
+    transactions = client.admin.transactions
+    async with asyncio.timeout(MARKERS_S_MAX):
+        while (await transactions.describe(transactional_id)).state.startswith("Prepare"):
+            pass
 
 
 async def test_an_open_transaction_is_shown_and_is_no_hanging_one(
@@ -41,6 +54,7 @@ async def test_an_open_transaction_is_shown_and_is_no_hanging_one(
                 assert not findings.incidents
                 with pytest.raises(TransactionFailed):
                     await transactions.abort_hanging(TopicPartition(name, 1), known[1].producer_id)
+            await until_markers_are_written(client, name)
             (known_of_one,) = await transactions.producers(name, [1])
             assert known_of_one.transaction_start_offset is None
         assert not (await transactions.find_hanging(topic=name)).transactions
