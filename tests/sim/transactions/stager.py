@@ -63,13 +63,17 @@ class Stager(ClientMachine):
 
     async def _run(self, caller: Caller, name: str) -> None:
         attempts = itertools.count(1)
-        while not self.is_stopped:
+        is_complete = True
+        # A driver that stops completes its step first: only a completion aborts the prepared members of a failed try.
+        while not (self.is_stopped and is_complete):
             step = self.completed_step + 1
             try:
                 await self._run_step(caller, name, step, attempts)
                 self.completed_step = max(self.completed_step, step)
+                is_complete = True
             except (StepRefused, Fatal, Abortable):
                 self.scheduler.counters["steps written again"] += 1
+                is_complete = False
             await caller.pause(20, 300)
 
     async def _run_step(

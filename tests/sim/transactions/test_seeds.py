@@ -33,7 +33,8 @@ def test_no_garbage_is_collected_while_a_seed_runs(monkeypatch: pytest.MonkeyPat
     assert gc.isenabled()
 
 
+# In seed 320044 a task fails in the step in which its query is stopped, after another task was prepared.
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 320044])
 def test_transactions_keep_their_promises_under_faults(seed: int) -> None:
     play(seed)
