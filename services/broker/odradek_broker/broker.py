@@ -1,13 +1,13 @@
 """One broker without its listeners: replicas, membership, coordinators, and the order in which they start and stop.
 
-Clock, disk threads and channels come from outside (`Environment`), so that the simulator runs this same
-broker. `process.py` passes the real ones, and adds ports, probes and metrics.
+The clock, the disk threads and the channels to other processes are arguments (`Environment`), so that the simulator
+runs the same code. `process.py` passes the real ones, and adds ports, probes and metrics. The phases of a broker:
 
-    join       recover the logs while registering, then wait until the image shows the registration
-    activate   start the replicas; from here on other brokers may connect
-    unfence    the controller lets this broker lead and serve
+    join       recover the logs while registering, then wait until the metadata image contains the registration
+    activate   start the replicas; from now on other brokers may connect
+    unfence    the controller allows this broker to lead partitions and serve clients
     leave      the leaderships move to other brokers
-    close      sync, write the clean-shutdown marker, end the lease
+    close      sync the logs, write the clean-shutdown marker, and end the lease
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.lifecycle import ProcessRefused
 
 _LATE_MARKER_MS: Final = 60_000
-"""If a transaction is open for this much longer than any time-out, its marker may be lost."""
+"""A transaction that stays open for this much longer than transaction.max.timeout.ms may have lost its marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What surrounds a broker: the clock and the disk threads of its machine, and its channels to other processes."""
+    """The clock, the disk threads and the channels to other processes that a broker uses. The simulator replaces
+    them.
+    """
 
     clock: Clock
     pool: Pool
@@ -84,9 +86,7 @@ class Scale:
 
 
 class Broker:
-    """One broker from its start to its end, on the event loop on which it is created. Its parts are public
-    attributes.
-    """
+    """One broker. It runs on the event loop on which it is created, and its components are public attributes."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Broker:
         scale: Scale | None = None,
         make_host: Callable[..., PartitionHost] = PartitionHost,
     ) -> None:
-        """`on_end(reason, failure)` is called when the broker must stop: because its registration is stale, or
-        because it cannot follow the metadata."""
+        """`on_end(reason, failure)` is called when the broker must stop, because its broker epoch is stale or because
+        it cannot follow the metadata log."""
         scale = scale or Scale(log_defaults=settings.log_defaults())
         self.settings = settings
         self.broker_id = BrokerId(settings.node_id)
@@ -169,7 +169,7 @@ class Broker:
             controllers=self.controllers,
             on_change=self._image_changed,
             on_refused=lambda reason: on_end(
-                "the metadata cannot be followed", ProcessRefused(reason)
+                "the metadata log cannot be followed", ProcessRefused(reason)
             ),
         )
         self.membership = Membership(
@@ -184,7 +184,7 @@ class Broker:
             beating=lambda heartbeat: environment.beating(heartbeat, identity),
             incarnation=incarnation,
             on_registered=self._registered,
-            on_stale=lambda refused: on_end("another process has this broker id", refused),
+            on_stale=lambda refused: on_end("another process registered this broker id", refused),
             clock=self.clock,
         )
         self.upkeep = Upkeep(
@@ -236,7 +236,7 @@ class Broker:
         )
 
     def background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Return the work that runs from start to end, by name. Each item is run as a task until it is cancelled."""
+        """Return the coroutine functions of the background tasks, by task name. Each runs until it is cancelled."""
         upkeep = self.upkeep
         return {
             "metadata feed": self.feed.run,
@@ -257,7 +257,7 @@ class Broker:
     async def join(
         self, listeners: Sequence[common_pb2.Listener], *, load_threads_max: int = 2
     ) -> None:
-        """Recover the logs, register, wait until the image shows the registration, and start the replicas.
+        """Recover the logs, register, wait until the image contains the registration, and start the replicas.
 
         Raises:
             ProcessRefused: the logs cannot be opened, or the controller refused the registration.
@@ -291,7 +291,10 @@ class Broker:
         return await self.membership.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
 
     async def close(self, *, is_clean: bool) -> None:
-        """End the streams, close the data directory (its last write is the clean-shutdown marker), end the lease."""
+        """Close the replication streams and the data directory, and end the lease.
+
+        The last write to the data directory is the clean-shutdown marker, unless `is_clean` is False.
+        """
         self.tick.stop()
         if self.table.links is not None:
             await self.table.links.close()
@@ -307,7 +310,7 @@ class Broker:
         await self.controllers.close()
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
-        """Pass the new image to every part that follows it, in steps (`PartitionTable.apply`).
+        """Pass the new image to every component that uses it; yield between steps, so that the event loop can run.
 
         The membership is last, because its heartbeat tells the controller that this broker acts on the image.
         """

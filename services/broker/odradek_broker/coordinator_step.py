@@ -1,9 +1,9 @@
 """The values that a coordinator's state machine returns from its handlers, and those that it replays when its
 partition is loaded.
 
-Groups and transactions are both such state machines. A handler returns a `Step`: records to write, responses to send
-and orders to carry out once everything that was appended so far is committed. `odradek_broker.coordination` hosts the
-state machines.
+The group coordinator and the transaction coordinator are such state machines. A handler returns a `Step`: records to
+append, and responses and orders (requests to the host) that take effect when everything appended so far is committed.
+`odradek_broker.coordination` hosts the state machines.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ R = TypeVar("R")
 
 
 class NothingApplied(Exception):
-    """A handler failed because of an internal error before it applied any part of a request, so the state is
-    unchanged.
-    """
+    """A handler raised an unexpected exception before it applied any part of a request, so the state is unchanged."""
 
 
 def judges(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that only reads a request and the state, before a handler changes anything.
+    """Decorate a function that only reads a request and the state, and that a handler calls before it changes anything.
 
-    Any exception that it raises becomes NothingApplied. Do not mark a function that replays a record.
+    Any exception that the function raises becomes NothingApplied. Do not decorate a function that replays a record.
     """
 
     @functools.wraps(function)
@@ -52,7 +50,7 @@ class Response(Struct, frozen=True, gc=False):
 
 
 class TransactionalRecords(Struct, Generic[R], frozen=True, gc=False):
-    """Records that belong to a producer's transaction: one transactional batch without a sequence."""
+    """Records of a producer's transaction, written as one transactional batch without a sequence number."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -72,17 +70,17 @@ IdentityWrite: TypeAlias = TransactionalRecords[R] | TransactionMarker
 
 
 class Step(Struct, Generic[R], frozen=True, gc=False):
-    """The result of a handler, whose records have been replayed already.
+    """The result of a handler. The handler has already replayed the records into the state.
 
-    The host appends the records as one batch, followed by `writes`. Steps of one turn of the event loop become one
-    append, in the order of the decisions. Responses are sent and orders are carried out when everything that was
-    appended before them is committed, so that they never report what may still be lost. If an append fails, the host
-    drops the shard and loads it again from the log.
+    The host appends the records as one batch, followed by `writes`. The steps of one turn of the event loop become one
+    append, in the order in which the handlers ran. Responses are sent and orders are carried out when everything that
+    was appended before is committed, so they never depend on records that may still be lost. If an append fails, the
+    host discards the shard and loads it again from the log.
     """
 
     records: tuple[R, ...] = ()
     responses: tuple[Response, ...] = ()
-    orders: tuple[Any, ...] = ()  # their class depends on the kind of coordinator
+    orders: tuple[Any, ...] = ()  # the class of an order depends on the kind of coordinator
     writes: tuple[IdentityWrite[R], ...] = ()
 
     def __add__(self, other: Step[R]) -> Step[R]:
@@ -103,7 +101,7 @@ def respond(request_id: RequestId, response: Any) -> Step[Any]:
 
 
 class LoadedRecord(NamedTuple):
-    """One record of the log, with the identity of its batch; the producer id is -1 if the batch has none."""
+    """One record of the log, with the producer id and epoch of its batch; the id is -1 if the batch has none."""
 
     key: bytes
     value: bytes | None
@@ -114,7 +112,7 @@ class LoadedRecord(NamedTuple):
 
 
 class LoadedMarker(NamedTuple):
-    """A marker of the log, which ends its producer's transaction in this partition."""
+    """A transaction marker of the log. It ends its producer's transaction in this partition."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch

@@ -28,7 +28,7 @@ _log = event_log(__name__)
 def open_data_directory(
     settings: BrokerSettings, *, broker_id: BrokerId, incarnation: IncarnationId
 ) -> LogDirectory:
-    """Lock the directory, format it for this broker if it is empty, and find out how the last process ended.
+    """Lock the directory, format it for this broker if it is empty, and find out whether the last shutdown was clean.
 
     Raises:
         ProcessRefused: the directory belongs to another broker or cannot be used, or cluster.id is not set.
@@ -40,8 +40,8 @@ def open_data_directory(
         )
     if ID in str(settings.log_dir):
         raise ProcessRefused(
-            f"log.dirs={settings.log_dir} needs `odradek broker --processes N`, which replaces {ID} by the id of each"
-            " process: start the broker with it, or set log.dirs to the directory of this broker"
+            f"log.dirs={settings.log_dir} contains {ID}, which only `odradek broker --processes N` replaces by the id"
+            " of each process: start the broker with --processes, or set log.dirs to the directory of this broker"
         )
     cluster_id = ClusterId(settings.cluster_id)
     try:
@@ -59,7 +59,7 @@ def open_data_directory(
 
 
 def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -> None:
-    """Log a warning if the process may open fewer files than its connections and its logs may need."""
+    """Log a warning if the limit of open files is lower than the number that connections and logs may need."""
     partitions = sum(1 for _ in directory.logs())
     needed = descriptors_wanted(partitions=partitions, connections_max=settings.connections_max)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -69,18 +69,18 @@ def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -
             limit=limit,
             needed=needed,
             partitions=partitions,
-            remedy="raise it (ulimit -n, LimitNOFILE of systemd), or lower max.connections",
+            remedy="raise the limit (ulimit -n, LimitNOFILE of systemd), or lower max.connections",
         )
 
 
 async def close_data_directory(
     directory: LogDirectory, pool: Pool, *, broker_epoch: BrokerEpoch | None
 ) -> None:
-    """Sync the logs and write the clean-shutdown marker; with `broker_epoch` None the stop was not clean, and no
+    """Sync the logs and write the clean-shutdown marker. If `broker_epoch` is None, the stop is not clean, and no
     marker is written.
 
-    The sync may take long: the leaderships are at other brokers by now, so no client waits for it. It saves the next
-    start from scanning the unsynced bytes.
+    The sync may take up to a minute. No client waits for it, because the leaderships have moved to other brokers.
+    Without the sync, the next start would have to scan the unsynced bytes.
     """
     is_clean = False
 
@@ -120,7 +120,7 @@ class DirectoryInventory:
         ]
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Return the total and the usable bytes of the volume; -1 for each when unknown."""
+        """Return the total and the usable bytes of the volume, or (-1, -1) if they are unknown."""
         try:
             stats = os.statvfs(self.path)
         except OSError:
@@ -129,12 +129,12 @@ class DirectoryInventory:
 
     @property
     def offline_reason(self) -> str:
-        """Why the directory is offline until the broker restarts; "" while it is online."""
+        """The error that took the directory offline until the broker restarts; "" while it is online."""
         return self._table.offline_reason
 
     @property
     def full_reason(self) -> str:
-        """Why nothing can be written at present; "" while writes are accepted."""
+        """The error because of which writes are refused at present; "" while they are accepted."""
         return self._table.full_reason
 
     @property

@@ -1,7 +1,7 @@
-"""Requests that a coordinator's state machine holds until an event that they wait for, or until a deadline.
+"""Requests that a coordinator's state machine parks until an event happens or a deadline passes, as in a purgatory.
 
-So clients need not poll. The requests of one key are taken in the order of their arrival. Their number is bounded for
-each key, so that a key with many callers leaves room for others, and in total.
+Thanks to this, clients need not poll. The requests of one key are removed in the order of their arrival. The number of
+parked requests is bounded for each key and in total, so that one key with many callers does not crowd out the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Q = TypeVar("Q")
 
 
 class HeldRequest(NamedTuple, Generic[Q]):
-    """A request that has been neither decided nor refused yet."""
+    """A parked request, which has no response yet."""
 
     request_id: RequestId
     request: Q
@@ -26,7 +26,7 @@ class HeldRequest(NamedTuple, Generic[Q]):
 
 @dataclass(slots=True, kw_only=True)
 class HeldRequests(Generic[K, Q]):
-    """The requests that wait in one shard, by key."""
+    """The parked requests of one coordinator shard, by key."""
 
     of_key_max: int
     total_max: int
@@ -38,7 +38,7 @@ class HeldRequests(Generic[K, Q]):
         return self._count
 
     def hold(self, key: K, held: HeldRequest[Q], *, deadline_ms: int) -> bool:
-        """Let a request wait; return False if too many wait already."""
+        """Park a request until `take` or its deadline. Return False, without parking it, if a bound is reached."""
         waiting = self._by_key.get(key, {})
         if len(waiting) >= self.of_key_max or self._count >= self.total_max:
             return False
@@ -51,8 +51,7 @@ class HeldRequests(Generic[K, Q]):
         """Remove and return the requests of this key, in the order of their arrival."""
         taken = list(self._by_key.pop(key, {}).values())
         self._count -= len(taken)
-        # The deadlines of requests that were taken out stay in the heap until they pass, or until they are the
-        # majority.
+        # The deadlines of removed requests stay in the heap until they pass, or until they are more than half of it.
         if len(self._deadlines) > 2 * self._count + 1_000:
             self._deadlines = [
                 entry for entry in self._deadlines if entry[1] in self._by_key.get(entry[2], {})

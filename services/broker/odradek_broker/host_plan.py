@@ -1,15 +1,15 @@
 """The settings of several brokers on one host, derived from one configuration (`odradek broker --processes N`).
 
-Process k of N, counted from 0, differs from the configuration in these settings:
+Process k of N, counted from 0, gets these values instead of those in the configuration:
 
     node.id                                      node.id + k
-    {id} in any value                            that id
+    {id} in any value                            the node.id of the process
     log.dirs without {id}                        log.dirs/broker-ID
     ports of listeners and advertised.listeners  the port + 10 k; port 0 stays 0
-    metrics.port, health.port                    likewise; -1 stays -1
+    metrics.port, health.port                    the port + 10 k; 0 and -1 stay as they are
 
-The steps are fixed, so a broker finds its directory and its address again after any restart. Everything else is the
-same in all processes, `host.id` too.
+The values depend on k alone, so a broker has the same directory and address after each restart. All other settings
+are the same in all processes, including `host.id`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ def plan_host(settings: BrokerSettings, processes: int) -> list[dict[str, Any]]:
     """Return for each process a dict with its `id`, `metrics_host`, `log_format` and `settings`.
 
     Raises:
-        SettingsError: a derived setting is not possible; the message says what to change.
+        SettingsError: a derived value is not valid; the message says what to change.
     """
     settings.check()
     if not 1 <= processes <= PROCESSES_MAX:
         raise SettingsError(
-            f"--processes {processes} is not possible: a host runs 1 to {PROCESSES_MAX} brokers"
+            f"--processes {processes} is out of range: choose 1 to {PROCESSES_MAX} processes"
         )
     if settings.metrics_port < 0:
         raise SettingsError(
-            "metrics.port=-1 cannot be used with --processes, which checks the readiness of each"
-            " broker at /readyz: set it to 0 or a port"
+            "metrics.port=-1 cannot be used with --processes, which checks at /readyz of the metrics port"
+            " whether each broker is ready: set metrics.port to 0 or to a port"
         )
     if ID not in str(settings.log_dir) and (settings.log_dir / "meta.properties").exists():
         raise SettingsError(
-            f"log.dirs={settings.log_dir} holds the data of a broker that was started without"
-            f" --processes: stop it, and move its files to {settings.log_dir / f'broker-{settings.node_id}'}"
+            f"log.dirs={settings.log_dir} contains the data of a broker that was started without --processes:"
+            f" stop that broker, and move its files to {settings.log_dir / f'broker-{settings.node_id}'}"
         )
     plans = [_process(settings, index) for index in range(processes)]
     _refuse_shared_ports([plan["settings"] for plan in plans])
@@ -113,7 +113,7 @@ def _refuse_shared_ports(plans: list[dict[str, str]]) -> None:
                 continue
             if port in users:
                 raise SettingsError(
-                    f"port {port} would be used twice, by {users[port]} and {user}: each process uses the ports"
-                    f" {PORT_STEP} above those of the one before it, so choose ports that stay apart"
+                    f"port {port} would be used twice, by {users[port]} and {user}: the ports of each process are"
+                    f" {PORT_STEP} above those of the process before it, so choose ports that do not collide"
                 )
             users[port] = user

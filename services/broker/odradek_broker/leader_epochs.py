@@ -1,8 +1,8 @@
 """The history of leader epochs of a log: which epoch wrote which range of offsets (KIP-101).
 
-An entry (epoch, start offset) means: from this offset on, up to the start of the next entry, the records carry this
-epoch. Epochs rise strictly and start offsets never fall. The last entry may have no records yet: a leader enters its
-epoch when it begins to lead (rule R1 of partition/README.md), even if it then writes nothing.
+An entry (epoch, start offset) means that the records from this offset up to the start of the next entry have this
+epoch. Epochs rise strictly, and start offsets never fall. The last entry may have no records yet, because a leader
+adds its epoch when it begins to lead (rule R1 of partition/README.md), even if it then writes nothing.
 
 The replica (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the replica makes its
 decisions with its own, and the log applies those decisions when it writes or truncates bytes. The log also writes its
@@ -48,8 +48,8 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
     def enter(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """Record that `epoch` begins at `start_offset`. Entries that begin there or later have no records and are
-        dropped. Entering the latest epoch again changes nothing."""
+        """Record that `epoch` begins at `start_offset`. Entries that begin at or above `start_offset` have no records
+        and are removed. A call with the latest epoch changes nothing."""
         if epoch == self.latest:
             return
         assert epoch > self.latest, (
@@ -63,9 +63,9 @@ class LeaderEpochs:
     def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> tuple[LeaderEpoch, Offset]:
         """Return the greatest known epoch that is not above `epoch`, and its end offset, which is exclusive.
 
-        The result is that of Kafka's LeaderEpochFileCache.endOffsetFor: (`epoch`, the first start offset) if `epoch` is
-        below all entries, because its records were deleted; (NO_LEADER_EPOCH, NO_OFFSET) for NO_LEADER_EPOCH, for an
-        epoch above the latest one, and if there are no entries.
+        The result is that of Kafka's LeaderEpochFileCache.endOffsetFor. If `epoch` is below all entries, its records
+        were deleted, and the result is (`epoch`, the first start offset). The result is (NO_LEADER_EPOCH, NO_OFFSET)
+        for NO_LEADER_EPOCH, for an epoch above the latest one, and if there are no entries.
         """
         if epoch == NO_LEADER_EPOCH or epoch > self.latest:
             return NO_LEADER_EPOCH, NO_OFFSET
@@ -81,13 +81,15 @@ class LeaderEpochs:
         return self._epochs[following - 1] if following else NO_LEADER_EPOCH
 
     def truncate_from_end(self, end_offset: Offset) -> None:
-        """Drop the entries that begin at or above `end_offset`."""
+        """Remove the entries that begin at or above `end_offset`."""
         kept = bisect_left(self._starts, end_offset)
         self.changes += len(self._starts) - kept
         self._epochs, self._starts = self._epochs[:kept], self._starts[:kept]
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """Drop the entries that end at or below `start_offset`. The entry that contains it begins there from now on."""
+        """Remove the entries that end at or below `start_offset`. The entry that contains `start_offset` begins at
+        that offset from now on.
+        """
         following = bisect_right(self._starts, start_offset)
         if following == 0 or (following == 1 and self._starts[0] == start_offset):
             return
@@ -96,6 +98,6 @@ class LeaderEpochs:
         self.changes += 1
 
     def clear(self) -> None:
-        """Drop all entries, with the log that they describe."""
+        """Remove all entries, because the log that they describe is emptied."""
         self._epochs = self._starts = ()
         self.changes += 1

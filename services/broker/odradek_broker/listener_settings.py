@@ -1,7 +1,7 @@
 """Settings of the listeners: addresses, security protocols, authentication and authorization.
 
-The names of OAUTHBEARER's settings are Kafka's, except for the file of keys: Kafka's setting is a URL, this broker's is
-the path of a file.
+The settings of OAUTHBEARER have Kafka's names. The location of the keys is a URL in Kafka; here it is the path of a
+file.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class ListenerSettings(LogSettings):
     )
     ssl_client_auth: str = setting(
         "ssl.client.auth",
-        "Whether clients of SSL listeners must show a certificate. requested: a client may connect without one, and"
-        " a client that shows one gets the principal that it names (Kafka listeners only: a gRPC listener"
-        " takes it as none).",
+        "Whether clients of SSL listeners must show a certificate. requested: a client may connect with or without a"
+        " certificate, and the subject of a certificate is the client's principal. For gRPC listeners, requested means"
+        " the same as none.",
         default="none",
         choices=("none", "requested", "required"),
     )
@@ -146,7 +146,7 @@ class ListenerSettings(LogSettings):
     )
     grpc_session_lifetime_ms: int = setting(
         "grpc.session.lifetime.ms",
-        "How long a login over gRPC is valid. connections.max.reauth.ms counts instead if it is shorter.",
+        "How long a login over gRPC is valid. If connections.max.reauth.ms is shorter, that setting applies instead.",
         default=3_600_000,
         unit="ms",
         minimum=1_000,
@@ -217,12 +217,12 @@ class ListenerSettings(LogSettings):
         for listener in self.listeners:
             if listener.host in ("", "0.0.0.0", "::") and listener.name not in advertised:
                 raise SettingsError(
-                    f"listener {listener.name} listens on all addresses: set advertised.listeners to the"
-                    f" address that clients connect to"
+                    f"listener {listener.name} listens on all addresses, so clients need to know which one to"
+                    f" use: add {listener.name}://HOST:PORT to advertised.listeners"
                 )
 
     def authenticated_listeners(self) -> frozenset[str]:
-        """Return the names of the listeners that serve authenticated clients only."""
+        """Return the names of the listeners that refuse clients without authentication."""
         # The replication listener uses mutual TLS whenever the broker has a certificate.
         authenticated = {REPLICATION}
         for listener in self.listeners:
@@ -238,7 +238,7 @@ class ListenerSettings(LogSettings):
         return self.ssl_client_auth == "required" and self.security_protocol(name) == "SSL"
 
     def security_protocol(self, name: str) -> str:
-        """Return the protocol of a Kafka or gRPC listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Return the security protocol of a Kafka or gRPC listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         protocol = dict(self.security_protocols).get(name)
         if protocol is not None:
             return protocol
@@ -251,7 +251,7 @@ class ListenerSettings(LogSettings):
 
     @property
     def session_lifetime_ms(self) -> int:
-        """How long a login over gRPC is valid."""
+        """How long a login over gRPC is valid: the shorter one of the two settings that limit it."""
         reauth_ms = self.connections_max_reauth_ms or self.grpc_session_lifetime_ms
         return min(reauth_ms, self.grpc_session_lifetime_ms)
 
@@ -303,6 +303,6 @@ class ListenerSettings(LogSettings):
             )
         if not self.mechanisms_of(name):
             raise SettingsError(
-                f"listener {name} is {protocol}, and {' and '.join(self.sasl_mechanisms)} is offered"
-                f" under TLS only: use SASL_SSL, or enable SCRAM-SHA-256"
+                f"listener {name} is {protocol}, but {' and '.join(self.sasl_mechanisms)} may be used under"
+                f" TLS only: make the listener SASL_SSL, or add SCRAM-SHA-256 to sasl.enabled.mechanisms"
             )

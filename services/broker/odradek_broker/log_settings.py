@@ -1,4 +1,4 @@
-"""Settings of the logs: defaults of the topic configs, and the intervals and limits of work on segments."""
+"""Settings of the logs: the defaults of topic configs, and the intervals of background work such as retention."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogSettings(NodeSettings):
     )
     log_roll_ms: int = setting(
         "log.roll.ms",
-        "Age of the active segment at which a new one begins. -1: log.roll.hours counts.",
+        "Age of the active segment at which a new one begins. -1: log.roll.hours applies.",
         default=-1,
         unit="ms",
         minimum=-1,
@@ -54,7 +54,7 @@ class LogSettings(NodeSettings):
     )
     log_index_size_max_bytes: int = setting(
         "log.index.size.max.bytes",
-        "Most bytes of a segment's index. A new segment begins when it is full.",
+        "Largest size of a segment's index. When the index is full, a new segment begins.",
         default=10 << 20,
         unit="bytes",
         minimum=4,
@@ -68,21 +68,22 @@ class LogSettings(NodeSettings):
     )
     log_retention_bytes: int = setting(
         "log.retention.bytes",
-        "Size of a partition above which its oldest segments are deleted, but never the active one. -1: no limit.",
+        "Size of a partition above which its oldest segments are deleted. The active segment is never deleted."
+        " -1: no limit.",
         default=-1,
         unit="bytes",
         minimum=-1,
     )
     log_retention_ms: int = setting(
         "log.retention.ms",
-        "Age at which segments are deleted. -1: never. -2: log.retention.minutes counts.",
+        "Age at which segments are deleted. -1: never. -2: log.retention.minutes applies.",
         default=-2,
         unit="ms",
         minimum=-2,
     )
     log_retention_minutes: int = setting(
         "log.retention.minutes",
-        "Age at which segments are deleted, if log.retention.ms is -2. -1: never. -2: log.retention.hours counts.",
+        "Age at which segments are deleted, if log.retention.ms is -2. -1: never. -2: log.retention.hours applies.",
         default=-2,
         unit="min",
         minimum=-2,
@@ -103,7 +104,7 @@ class LogSettings(NodeSettings):
     )
     producer_id_expiration_ms: int = setting(
         "producer.id.expiration.ms",
-        "The state of an idempotent producer is deleted in a partition to which it has written nothing for this long.",
+        "A partition deletes the state of an idempotent producer that has written nothing to it for this long.",
         default=86_400_000,
         unit="ms",
         minimum=1,
@@ -158,15 +159,15 @@ class LogSettings(NodeSettings):
     )
     log_dir_stray_retention_ms: int = setting(
         "log.dir.stray.retention.ms",
-        "How long the log of a partition stays on disk if the metadata does not contain the partition, and this"
-        " broker has seen no record that deleted it. -1: until an operator removes it (`odradek storage strays`).",
+        "How long a stray log stays on disk: the log of a partition that the metadata does not contain, although no"
+        " metadata record deleted the partition. -1: until an operator removes the log (`odradek storage strays`).",
         default=-1,
         unit="ms",
         minimum=-1,
     )
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type",
-        "What a record's timestamp is: the time that the producer set (CreateTime), or the time of the append"
+        "Whether a record keeps the timestamp that its producer set (CreateTime) or gets the time of the append"
         " (LogAppendTime).",
         default="CreateTime",
         choices=("CreateTime", "LogAppendTime"),
@@ -194,7 +195,8 @@ class LogSettings(NodeSettings):
     )
     log_flush_interval_messages: int = setting(
         "log.flush.interval.messages",
-        "A replica syncs its log to disk when so many records are not synced yet. With 1, acks=all waits for the sync.",
+        "A replica syncs its log to disk when this many records are not synced yet. With 1, acks=all waits for the"
+        " sync.",
         default=_INT64_MAX,
         minimum=1,
     )
@@ -207,26 +209,26 @@ class LogSettings(NodeSettings):
     )
     compression_type: str = setting(
         "compression.type",
-        "The codec in which a leader stores batches. producer: as their producer compressed them.",
+        "The codec with which a leader stores batches. producer: batches stay as their producer compressed them.",
         default="producer",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     )
     compression_gzip_level: int = setting(
         "compression.gzip.level",
-        "The level at which a leader compresses with gzip, 1 to 9. -1: 6.",
+        "The level at which a leader compresses with gzip, 1 to 9. -1 means 6.",
         default=-1,
         parse=_gzip_level,
     )
     compression_lz4_level: int = setting(
         "compression.lz4.level",
-        "The level at which a leader compresses with lz4. 9 is the fast variant; levels above 12 count as 12.",
+        "The level at which a leader compresses with lz4. 9 is the fast variant. Levels above 12 mean 12.",
         default=9,
         minimum=1,
         maximum=17,
     )
     compression_zstd_level: int = setting(
         "compression.zstd.level",
-        "The level at which a leader compresses with zstd. Levels outside -100 to 19 count as the nearest of these.",
+        "The level at which a leader compresses with zstd. Levels above 19 mean 19, and levels below -100 mean -100.",
         default=3,
         minimum=-131_072,
         maximum=22,
@@ -248,7 +250,9 @@ class LogSettings(NodeSettings):
     )
 
     def retention_ms(self) -> int:
-        """The retention time that applies. As in Kafka, ms takes precedence over minutes, and minutes over hours."""
+        """The retention time that applies. As in Kafka, log.retention.ms takes precedence over log.retention.minutes,
+        and that over log.retention.hours.
+        """
         if self.log_retention_ms != -2:
             return self.log_retention_ms
         if self.log_retention_minutes != -2:
@@ -256,7 +260,7 @@ class LogSettings(NodeSettings):
         return -1 if self.log_retention_hours < 0 else self.log_retention_hours * _HOUR_MS
 
     def log_defaults(self) -> LogConfig:
-        """The log config of a topic that has no configs of its own."""
+        """Return the log config of a topic that overrides no config."""
         policies = cleanup_policies(self.log_cleanup_policy)
         return LogConfig(
             segment_bytes=self.log_segment_bytes,

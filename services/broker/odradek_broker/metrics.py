@@ -19,7 +19,7 @@ PREFIX = "odradek_broker_"
 
 
 class BrokerMetrics:
-    """Renders the broker's metrics; `extra` yields more families (listeners, coordinators)."""
+    """Renders the broker's metrics. The functions in `extra` yield more metric families (listeners, coordinators)."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class BrokerMetrics:
         self._registry: Any = None  # Any, because prometheus_client is imported late
 
     def render(self) -> tuple[str, bytes]:
-        """Return the content type and the body of a scrape."""
+        """Return the content type and the body of the response to a scrape."""
         import prometheus_client as prometheus
 
         if self._registry is None:
@@ -104,7 +104,7 @@ class BrokerMetrics:
         incidents = counters.transaction_incidents
         damaged = CounterMetricFamily(
             PREFIX + "transactions_damaged",
-            "Transactions with contradicting outcomes, or whose marker was lost and which the leader ended",
+            "Transactions whose partitions have contradicting outcomes, or whose lost marker the leader replaced",
             labels=["kind"],
         )
         for kind in IncidentKind:
@@ -113,10 +113,10 @@ class BrokerMetrics:
         for name, doc, latencies in (
             (
                 "produce_latency_seconds",
-                "Time from the check of a produce request to its outcome",
+                "Time from the validation of a produce request to its outcome",
                 counters.produce_latencies,
             ),
-            ("fsync_seconds", "Time of a sync of a log to disk", counters.sync_latencies),
+            ("fsync_seconds", "Duration of a sync of a log to disk", counters.sync_latencies),
         ):
             yield HistogramMetricFamily(
                 PREFIX + name,
@@ -160,7 +160,7 @@ class BrokerMetrics:
             ("offline_partitions", "Partitions of the cluster without a leader", offline),
             (
                 "hanging_transactions",
-                "Transactions that no coordinator will end, and that this broker has not ended",
+                "Open transactions that no coordinator will end, and that this broker has not ended",
                 self._table.counters.transaction_incidents.hanging,
             ),
             ("metadata_offset", "Offset of the metadata image", image.offset),
@@ -195,7 +195,7 @@ class BrokerMetrics:
             ),
             (
                 "log_directory_full",
-                "1 if the data directory has no room for writes",
+                "1 if writes are refused because the disk is full",
                 int(self._directory.full is not None),
             ),
         ):
@@ -224,7 +224,7 @@ class BrokerMetrics:
         }
         stable_lag = GaugeMetricFamily(
             PREFIX + "stable_lag_records",
-            "Records of a leader that read_committed readers do not see yet, as transactions are open",
+            "Records of a leader between the last stable offset and the high watermark, because transactions are open",
             labels=labels,
         )
         for host in self._table.by_id.values():

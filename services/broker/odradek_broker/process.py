@@ -1,8 +1,9 @@
-"""The broker process: its parts, the order in which they start, and the order in which they stop.
+"""The broker process: its components, the order in which they start, and the order in which they stop.
 
-Start: lock the data directory and find out how the last process ended, bind the ports, recover the logs while
-registering, follow the metadata until it shows the registration, activate the replicas, ask to be unfenced, serve.
-Stop: hand the leaderships over, close the listeners, sync the logs, and write the clean-shutdown marker last.
+A start locks the data directory and finds out whether the last shutdown was clean. It binds the ports, recovers the
+logs while registering, and replays the metadata log until the image contains the registration. It then starts the
+replicas, asks the controller to unfence this broker, and serves. A stop moves the leaderships to other brokers, closes
+the listeners, syncs the logs, and writes the clean-shutdown marker last.
 """
 
 from __future__ import annotations
@@ -58,16 +59,17 @@ from odradek_runtime.tls import CertificateExpiry, TlsFiles
 
 _WARM_UP_PAUSE_S: Final = 0.1
 GARBAGE_OBJECTS_MIN: Final = 10_000
-"""How many more objects there must be before the garbage collector looks. With Python's 700, the requests in progress
-are enough, and it found nothing 29 times in 1,000 commits. A start creates what lives as long as the process: with 700,
-a tenth of the CPU of opening 12,000 logs went into looking for garbage.
+"""The garbage collector runs when the number of objects has grown by this many (threshold 0 of `gc.set_threshold`).
+With Python's default of 700, the objects of requests in progress started 29 collections in 1,000 commits, and none of
+them found garbage. The objects that a start creates live as long as the process: with 700, collections took a tenth of
+the CPU of opening 12,000 logs.
 """
 _SERVER_GRACE_S: Final = 0.05
 _log = event_log(__name__)
 
 
 class BrokerProcess:
-    """One broker process, from start to end: `run` does all of it."""
+    """One broker process. `run` starts the broker, serves, and stops it."""
 
     def __init__(self, settings: BrokerSettings, *, insecure: bool) -> None:
         settings.check()
@@ -226,9 +228,9 @@ class BrokerProcess:
 
     def _why_not_ready(self) -> str:
         if not self._is_ready:
-            return "still starting, or stopping"
+            return "the broker is starting or stopping"
         if self._broker.lease.until_ms < boottime_ms():
-            return "the active controller does not answer, or has fenced this broker"
+            return "the active controller does not respond to heartbeats, or has fenced this broker"
         return self._catch_up.why_not(
             self._broker.feed.image, self._broker.followers.connected, monotonic_ms()
         )
@@ -266,7 +268,7 @@ class BrokerProcess:
         self._is_ready = True
         await self._probes.report()
         gc.collect()
-        # Objects that exist now live until the process ends: the collector need not scan them again.
+        # Most objects that exist now live until the process ends, so later collections need not scan them.
         gc.freeze()
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
@@ -300,7 +302,7 @@ class BrokerProcess:
         return await self._broker.leave()
 
     async def _close(self, is_clean: bool) -> None:
-        """Close everything that was opened: the listeners first, then the data directory, and the heartbeat last."""
+        """Close the listeners, then the data directory, and stop the heartbeat last."""
         self._broker.tick.stop()
         self._kafka.close()
         await self._grpc.stop(_SERVER_GRACE_S)
@@ -312,15 +314,15 @@ class BrokerProcess:
 
 
 async def _warm_up(counters: Counters) -> None:
-    """Generate the code of Kafka's messages in small pieces while no request arrives.
+    """Generate the encoders and decoders of Kafka's messages one by one while no request arrives.
 
-    A request that needs such code earlier generates it itself. A thread would not help, because the event loop would
-    wait for the interpreter's lock after each of its system calls.
+    A request that needs one of them earlier generates it itself. Doing this in a thread would slow the event loop down,
+    because the loop would wait for the interpreter's lock after each of its system calls.
     """
     served = -1
     for _ in warm_up():
         while served != (served := counters.served()):  # noqa: ASYNC110
-            # The counters only show that requests arrived, so quiet is found by polling.
+            # No event signals that requests have stopped arriving, so the loop polls the counters.
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""`BrokerSettings`: every setting of a broker, named as in Kafka where Kafka has it, and values derived from them."""
+"""`BrokerSettings`: every setting of a broker. A setting that Kafka has too keeps Kafka's name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INT32_MAX: Final = (1 << 31) - 1
 def _one_directory(text: str) -> Path:
     if "," in text:
         raise ValueError(
-            "a list is not supported: one broker keeps one data directory; run one broker per disk"
+            "a list is not supported, because a broker has one data directory: run one broker per disk"
         )
     if not text.strip():
         raise ValueError("the path of the data directory is empty")
@@ -29,7 +29,7 @@ def _one_directory(text: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(ListenerSettings):
-    """All settings of a broker: those of its logs and its listeners, and those declared here."""
+    """All settings of a broker. Those of its logs and its listeners are inherited."""
 
     node_id: int = setting(
         "node.id",
@@ -84,19 +84,17 @@ class BrokerSettings(ListenerSettings):
     )
     replica_credit_bytes: int = setting(
         "replica.credit.bytes",
-        "Most bytes of records that a leader may send to this follower on one stream before the "
-        "follower has stored them.",
+        "Most bytes of records that a leader may send to this broker's replicas on one replication stream before"
+        " this broker has stored them.",
         default=16 << 20,
         unit="bytes",
         minimum=1 << 20,
     )
     follower_replication_throttled_rate: int = setting(
         "follower.replication.throttled.rate",
-        "Most bytes a second that all replicas of this broker together receive while they are "
-        "far behind their leaders,"
-        " so that their catch-up does not slow down other replicas."
-        " Replicas near the end of the log are not"
-        " limited. 0: no limit. A config of the broker, or of all brokers, replaces it at run time.",
+        "Most bytes a second that all followers on this broker which are far behind their leaders receive together,"
+        " so that their catch-up does not slow down other replicas. Followers near the end of the log are not"
+        " limited. 0: no limit. A dynamic config of this broker, or of all brokers, overrides this setting.",
         default=0,
         unit="bytes/s",
         minimum=0,
@@ -120,17 +118,18 @@ class BrokerSettings(ListenerSettings):
     )
     session_timeout_ms: int = setting(
         "broker.session.timeout.ms",
-        "Set this to the controllers' value: they fence a broker that sends no heartbeat for this long. The broker"
-        " stops serving as a leader after 0.8 of this time without a response from them (its lease).",
+        "Time without a heartbeat after which the controllers fence a broker. It must equal the controllers' own"
+        " setting. The broker's lease is 0.8 of this time: without a response from a controller for that long, it"
+        " stops serving as a leader.",
         default=3_000,
         unit="ms",
         minimum=100,
     )
     acks_all_without_controller: bool = setting(
         "acks.all.without.controller.enable",
-        "true: acks=all produce requests still succeed when the lease has run out because no controller"
-        " responds, if another in-sync replica has confirmed the records. false: they fail then. Fetches and"
-        " acks=1 always need the lease.",
+        "Whether acks=all produce requests still succeed after the lease has expired because no controller"
+        " responds, provided that another in-sync replica has acknowledged the records. Fetches and acks=1"
+        " requests always fail without the lease.",
         default=True,
     )
     controlled_shutdown_timeout_ms: int = setting(
@@ -168,8 +167,8 @@ class BrokerSettings(ListenerSettings):
 
     connections_max: int = setting(
         "max.connections",
-        "Most connections of each Kafka or gRPC listener. All gRPC listeners together use at most a quarter of"
-        " the process's file descriptors.",
+        "Most open connections of all Kafka listeners together, and of each gRPC listener. All gRPC listeners"
+        " together use at most a quarter of the process's file descriptors.",
         default=10_000,
         minimum=1,
     )
@@ -189,11 +188,11 @@ class BrokerSettings(ListenerSettings):
     )
     queued_request_bytes_max: int = setting(
         "queued.max.request.bytes",
-        "Most bytes of large requests that are still arriving, on all Kafka connections together, and most memory of"
-        " decoded large requests. Beyond this,"
-        " reading of such requests pauses until others are complete or closed; one of them goes on arriving, in a file"
-        " in log.dirs. One client (a principal, or an address if it is not authenticated) may "
-        "use an eighth of it.",
+        "Most bytes of large requests that have partly arrived, on all Kafka connections together; also the most memory"
+        " of decoded large requests. At the limit, all of these connections but one wait until other requests are"
+        " complete. Parts of large requests may be kept in a file in log.dirs. One client (a principal, or an address"
+        " if it is not authenticated) may use an eighth of the limit for arriving requests and a quarter for decoded"
+        " ones.",
         default=256 << 20,
         unit="bytes",
         minimum=1 << 20,
@@ -325,7 +324,7 @@ class BrokerSettings(ListenerSettings):
 
     transactional_id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",
-        "A transactional id without a transaction for this long is forgotten.",
+        "A transactional id that has not been used for this long is deleted.",
         default=604_800_000,
         unit="ms",
         minimum=1,
@@ -375,7 +374,8 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_completion_wait_max_ms: int = setting(
         "transaction.completion.wait.max.ms",
-        "How long a request for a producer's next transaction waits until the last one is complete (not in Kafka).",
+        "How long a request that begins a producer's next transaction waits for the completion of the previous one"
+        " (not in Kafka).",
         default=200,
         unit="ms",
         minimum=0,
@@ -393,8 +393,8 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_load_grace_ms: int = setting(
         "transaction.load.grace.ms",
-        "When another broker begins to coordinate open transactions, each of them has at least "
-        "this much time left before it times out (not in Kafka).",
+        "When a broker becomes the coordinator of open transactions, each of them times out after this time at the"
+        " earliest (not in Kafka).",
         default=3_000,
         unit="ms",
         minimum=0,
@@ -408,9 +408,8 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_hanging_abort_enable: bool = setting(
         "transaction.hanging.abort.enable",
-        "Whether a transaction whose marker was lost is ended, once every coordinator has said "
-        "that it will not end it"
-        " (not in Kafka). Otherwise such a transaction is only logged.",
+        "Whether the leader ends an open transaction whose marker was lost, after every coordinator has reported that"
+        " it will not end the transaction (not in Kafka). Otherwise such a transaction is only logged.",
         default=True,
     )
     transaction_partitions_max: int = setting(
@@ -429,17 +428,17 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_staged_lease_ms: int = setting(
         "transaction.staged.lease.ms",
-        "How long a task of a staged write may be silent before its records are aborted (not in Kafka). It replaces the"
-        " transaction timeout, so a task that renews its lease may write for hours.",
+        "Records of a task of a staged write are aborted if the task has not renewed its lease for this long (not in"
+        " Kafka). The lease replaces the transaction timeout, so a task may write for hours.",
         default=60_000,
         unit="ms",
         minimum=1_000,
     )
     transaction_prepared_timeout_ms: int = setting(
         "transaction.prepared.timeout.ms",
-        "How long records of a staged write that are complete wait for the decision of their step after its last sign"
-        " of life (not in Kafka). Then they are aborted, so that they do not hold readers up for ever. A query may"
-        " choose a shorter time; the Spark sink does.",
+        "Prepared records of a staged write are aborted if their step has not been decided for this long since the last"
+        " request for the step (not in Kafka). Until then they block read_committed consumers. A query may choose a"
+        " shorter time; the Spark sink does.",
         default=3_600_000,
         unit="ms",
         minimum=1_000,
@@ -455,9 +454,9 @@ class BrokerSettings(ListenerSettings):
 
     @property
     def lease_ms(self) -> int:
-        """How long this broker's lease lasts, from the send time of the last heartbeat that got a response.
+        """The duration of this broker's lease, which begins when the last heartbeat that got a response was sent.
 
-        It is 0.8 of the session timeout, to allow for clocks that run at different speeds.
+        It is 0.8 of the session timeout, because the clocks of broker and controller may run at different speeds.
         """
         return self.session_timeout_ms * 4 // 5
 
@@ -468,13 +467,14 @@ class BrokerSettings(ListenerSettings):
             raise SettingsError("controller.rpc.endpoints must name at least one controller")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise SettingsError(
-                "group.min.session.timeout.ms is greater than group.max.session.timeout.ms"
+                "group.min.session.timeout.ms is greater than group.max.session.timeout.ms: raise the maximum, or lower"
+                " the minimum"
             )
 
 
 def value_at_run_time(image: MetadataImage, broker_id: BrokerId, name: str, own: int) -> int:
-    """Return a number that was set at run time for this broker or for all brokers; otherwise `own`, the process's own
-    setting.
+    """Return the dynamic config `name` of this broker, or else that of all brokers, or else `own`, the setting with
+    which the process was started.
     """
     for broker in (str(broker_id), ""):
         value = image.config_of(ConfigResourceType.BROKER, broker).get(name)

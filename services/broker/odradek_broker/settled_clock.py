@@ -1,9 +1,10 @@
-"""The wall clock by which a broker decides that something is old enough to be deleted for good.
+"""The wall clock by which a broker decides that data has expired and can be deleted.
 
-Ages of records, committed offsets, transactional ids and ledgers are differences of wall-clock times, because they
-outlive the process. A wall clock that is set forward, by mistake or after a machine was moved, makes all of them old at
-once: topics would be emptied, groups would begin at their reset policy, and a repeated step of a staged write would be
-written twice. So a jump forward counts only when it has lasted for a day, in which it can be noticed and undone.
+The ages of records, committed offsets, transactional ids and ledgers are differences of wall-clock times, because this
+data outlives the process. A wall clock that is set forward, by mistake or after a machine was moved, makes all of it
+old at once. Topics would be emptied, groups would restart from auto.offset.reset, and a repeated step of a staged write
+would be written twice. Therefore a jump forward is ignored until it has lasted for a day, in which an operator can
+notice and undo it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 JUMP_MS: Final = 60_000
-"""A wall clock that gains more than this on the monotonic clock between two readings has jumped."""
+"""If the wall clock advances by this much more than the monotonic clock between two readings, it has jumped."""
 SETTLING_MS: Final = 24 * 3_600_000
 
 
 @dataclass(slots=True)
 class SettledClock:
-    """The wall clock without jumps forward that are younger than a day. The first reading is taken as it is."""
+    """A wall clock that ignores jumps forward until they are a day old. It accepts the first reading unchecked."""
 
     _ahead_ms: int | None = None  # how far the wall clock is ahead of the monotonic clock
-    _jumped_ms: int | None = (
-        None  # time of the jump that does not count yet, on the monotonic clock
-    )
+    _jumped_ms: int | None = None  # monotonic time of the jump that is ignored; None: there is none
 
     def read(self, *, now_ms: int, wall_ms: int) -> int:
-        """Return the wall-clock time that counts. `now_ms` is the time of the monotonic clock."""
+        """Return `wall_ms`, less a jump forward that is younger than a day. `now_ms` is the monotonic time."""
         ahead_ms = wall_ms - now_ms
         if self._ahead_ms is None or ahead_ms <= self._ahead_ms + JUMP_MS:
             self._jumped_ms = None

@@ -1,14 +1,14 @@
-"""Authorization: whether the metadata image's access control entries allow an operation.
+"""Authorization: whether the access control entries of the metadata image allow an operation.
 
-The rules are Kafka's: an entry matches by resource (its literal name, a prefix of it, or `*`), by principal (`User:*`
-matches all), by host (`*` or the address) and by operation (ALL matches each). One matching DENY refuses; else one
-matching ALLOW permits, where READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes
-DESCRIBE_CONFIGS; else the operation is refused. `super_users` may do everything, denied or not. While no authorizer is
-configured, every caller may do everything.
+The rules are Kafka's. An entry matches by resource (the literal name, a prefix of the name, or `*`), by principal
+(`User:*` matches all), by host (`*` or the address) and by operation (ALL matches every operation). One matching DENY
+entry refuses the operation. Otherwise one matching ALLOW entry permits it; READ, WRITE, DELETE and ALTER include
+DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS. Otherwise the operation is refused. `super_users` may do
+everything, even what a DENY entry forbids. If no authorizer is configured, every caller may do everything.
 
-Both protocols use it: Kafka's handlers through `Request.allows`, gRPC's servicers with the principal of their call.
-Entries are looked up by (resource type, name) and by prefix. The index is built when the image's entries change
-(`entries_changed`), never for a lookup.
+The handlers of Kafka requests use the authorizer through `Request.allows`, and the gRPC servicers call it with the
+principal of the call. Entries are looked up by (resource type, name) and by prefix, in an index that is built only when
+the image's entries change (`entries_changed`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Authorizer(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """Whether entries have an effect. If False, every caller may do everything."""
+        """Whether access control entries are enforced. If False, every caller may do everything."""
 
     @property
     def version(self) -> int:
@@ -51,7 +51,7 @@ class Authorizer(Protocol):
         resource_type: ResourceType,
         name: str,
     ) -> bool:
-        """Decide for a `principal` such as User:alice, at a `host` that is an address without a port."""
+        """Return whether the operation is allowed to `principal` (such as User:alice) from `host`, an IP address."""
 
     def is_super_user(self, principal: str) -> bool:
         """Return whether the principal is in `super.users`, so that no entry restricts it."""
@@ -59,14 +59,14 @@ class Authorizer(Protocol):
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Whether the principal may do this operation on at least one resource of that type."""
+        """Return whether the principal may do the operation on at least one resource of the type."""
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
         """Apply the access control entries of a new metadata image."""
 
 
 class EverybodyMay:
-    """The authorizer of a cluster for which none is configured. It allows everything."""
+    """The authorizer that allows everything; it is used if authorizer.class.name is empty."""
 
     is_on = False
     version = 0
@@ -94,8 +94,8 @@ class EverybodyMay:
 
 
 class AclAuthorizer:
-    """Authorizes by the access control entries of the metadata image. While there are none, only super users may do
-    anything.
+    """Authorizes by the access control entries of the metadata image. Without entries, only super users are allowed to
+    do anything.
     """
 
     is_on = True
@@ -155,8 +155,8 @@ class AclAuthorizer:
         names = {name for kind, name in self._literal if kind == resource_type}
         if WILDCARD in names:
             names.discard(WILDCARD)
-            names.add("\0")  # no literal entry has this name, so `*` alone decides about it
-        # No literal entry has these names either: a DENY for the name that equals the prefix leaves the longer ones.
+            names.add("\0")  # no literal entry has this name, so only entries for `*` match it
+        # A DENY entry for the literal name that equals a prefix does not refuse longer names, so a longer one is tried.
         names.update(f"{prefix}\0" for prefix in self._prefixed.get(resource_type, ([], {}))[0])
         return any(self.allows(principal, host, operation, resource_type, name) for name in names)
 
@@ -176,8 +176,9 @@ class AclAuthorizer:
             *self._literal.get((resource_type, WILDCARD), ()),
         ]
         prefixes, by_prefix = self._prefixed.get(resource_type, ([], {}))
-        # A prefix sorts before the names that it begins. Walk back from the name's place in the order, and
-        # skip to the longest prefix that the neighbour and the name share.
+        # A prefix sorts before all names that begin with it. Walk back through the sorted prefixes from the position of
+        # the name. A prefix that does not match is skipped, with all prefixes that are longer than its common part
+        # with the name.
         at = bisect_right(prefixes, name)
         while at:
             candidate = prefixes[at - 1]

@@ -1,13 +1,13 @@
 """Sessions of gRPC clients that have logged in.
 
-A login by SASL ends with a session, a random name that later calls carry. A session is valid on this broker alone, for
-`lifetime_ms` at most, and no longer than the credential that proved it: it ends at once, with its streams, when its
-user is deleted or gets another password. A session that was opened with a signed token ends with that token. Sessions
-are kept in memory as digests, so neither a memory dump nor the time of a lookup reveals a name. A broker that restarts
-has no sessions, and clients log in again.
+A login by SASL opens a session and returns its name, a random string that later calls send. A session is valid on this
+broker alone, and for `lifetime_ms` at most. It ends at once, and its streams are cancelled, when its user is deleted or
+gets another password. A session that was opened with a signed token ends when the token expires. The broker stores only
+digests of the names, so neither a memory dump nor the time of a lookup reveals a name. Sessions do not survive a
+restart of the broker; clients log in again.
 
-There are never more than SESSIONS_MAX, nor more than SESSIONS_PER_USER_MAX of one user: a new session ends the user's
-oldest one first, then the oldest of all.
+There are at most SESSIONS_PER_USER_MAX sessions of one user, and at most SESSIONS_MAX in all. At the limit, a new
+session ends the oldest session of the user, or the oldest of all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class GrpcSessions:
         return len(self._open)
 
     def open(self, user: str, credential: UserScramCredential | None, *, lifetime_ms: int) -> str:
-        """Open a session and return its name. `credential` is None if the user logged in with a token."""
+        """Open a session and return its name, which is secret. `credential` is None for a login with a token."""
         own = self._of_user.get(user, {})
         if len(own) >= SESSIONS_PER_USER_MAX:
             self._end(self._open[next(iter(own))])
@@ -83,7 +83,7 @@ class GrpcSessions:
         return name
 
     def find(self, name: str) -> GrpcSession | None:
-        """Return the session of that name if it is still valid."""
+        """Return the session with that name, or None if it does not exist or is no longer valid."""
         session = self._open.get(_digest(name))
         if session is None:
             return None
@@ -93,7 +93,7 @@ class GrpcSessions:
         return session
 
     def sweep(self) -> None:
-        """End sessions that have expired or whose user has changed. The owner calls it periodically."""
+        """End the sessions that have expired or whose user's credential has changed."""
         now_ms = self._clock_ms()
         for session in list(self._open.values()):
             if now_ms >= session.ends_at_ms or not self._is_proved(session):

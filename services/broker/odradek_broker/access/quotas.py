@@ -1,11 +1,12 @@
-"""Client quotas: how much each client may use, and how long one that exceeds its quota waits (KIP-13, 124, 546).
+"""Client quotas: how much each client may use, and how long a client that exceeds its quota waits (KIP-13, 124, 546).
 
-The image has quotas of entities: a user, a client id, a user with a client id, each by name or as the default of its
-kind, or an ip. Of the quotas that match a request the most specific one counts, in Kafka's order; usage is then counted
-for the names that the quota has.
+A quota in the metadata image belongs to an entity: a user, a client id, a user with a client id (each by name, or the
+default entity), or an IP address. If several quotas match a request, the most specific one applies, in Kafka's order.
+Usage is counted for each user, each client id or each pair, depending on the entity.
 
-A request's response reports its `throttle_ms`, and its connection is muted for that long, at most `WAIT_MS_MAX`.
-Buckets of clients without debt are dropped, and there are never more than `BUCKETS_MAX`.
+A client that exceeds its quota gets the wait as throttle time in the response, and the broker begins no request of its
+connection for that time. The wait is at most `WAIT_MS_MAX`. There are at most `BUCKETS_MAX` token buckets; full buckets
+are removed first.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from odradek_protocol.metadata.image import QuotaEntity
 
 
 class TokenBucket:
-    """A token bucket: a client may exceed its rate for a moment, and is then delayed instead of refused (KIP-13).
+    """A token bucket. A client that exceeds its rate is delayed, not refused (KIP-13).
 
-    A bucket holds at most `rate * burst_s` tokens and fills at `rate` a second. Taking more than it holds is never
-    refused: the count goes below zero, and its owner waits for the debt divided by the rate. Times are monotonic
-    seconds; tokens are bytes, ms or whatever unit the rate counts.
+    A bucket holds at most `rate * burst_s` tokens, and `rate` tokens are added each second. The client may take more
+    tokens than there are: the number becomes negative, and the client has to wait until it is zero again. Times are
+    monotonic seconds. Tokens are bytes, ms or another unit that a quota counts.
     """
 
     __slots__ = ("_at_s", "_burst_s", "_rate", "_tokens")
@@ -39,24 +40,24 @@ class TokenBucket:
         return self._rate
 
     def set_rate(self, rate: float, now_s: float) -> None:
-        """Change the rate, and keep the saved tokens as far as the new burst allows."""
+        """Change the rate. The tokens in the bucket are kept, up to the new maximum."""
         self._fill(now_s)
         self._rate = rate
         self._tokens = min(self._tokens, rate * self._burst_s)
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take tokens, and return the seconds that the owner has to wait; 0 if there is no debt."""
+        """Take tokens, and return how many seconds the client has to wait; 0 if the number is not negative."""
         self._fill(now_s)
         self._tokens -= tokens
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
 
     def debt_s(self, now_s: float) -> float:
-        """Return the remaining wait without taking tokens."""
+        """Return how many seconds the client still has to wait, without taking tokens."""
         self._fill(now_s)
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
 
     def is_full(self, now_s: float) -> bool:
-        """Whether the bucket is full. Its owner has then used nothing for some time, and the bucket may be dropped."""
+        """Return whether the bucket is full. A full bucket can be removed, because a new bucket is full, too."""
         self._fill(now_s)
         return self._tokens >= self._rate * self._burst_s
 
@@ -72,7 +73,7 @@ FETCH_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_RATE: Final = "connection_creation_rate"
-BURST_S: Final = 10.0  # Kafka's window: 11 samples of a second
+BURST_S: Final = 10.0  # as in Kafka, whose window has 10 whole samples of 1 s and the current one
 WAIT_MS_MAX: Final = 30_000
 BUCKETS_MAX: Final = 20_000
 
@@ -98,7 +99,7 @@ class Quotas:
         self._buckets.clear()
 
     def throttle_ms(self, key: str, principal: str, client_id: str | None, amount: float) -> int:
-        """Count `amount` against the quota `key` of a client, and return the ms that it has to wait."""
+        """Count `amount` against the quota `key` of a client, and return how many ms the client has to wait."""
         if self.is_empty:
             return 0
         quota = self._find(key, principal.removeprefix("User:"), client_id or "")
@@ -108,7 +109,7 @@ class Quotas:
         return self._take(key, owner, rate, amount)
 
     def connection_throttle_ms(self, host: str) -> int:
-        """Count a connection from an address, and return the ms that it has to wait."""
+        """Count a new connection from an address, and return how many ms its first request has to wait."""
         if self.is_empty:
             return 0
         for entity in ((("ip", host),), (("ip", None),)):
@@ -130,9 +131,9 @@ class Quotas:
         return min(int(wait_s * 1000), WAIT_MS_MAX)
 
     def _find(self, key: str, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
-        """Return the rate of the most specific quota that matches, and the entity for which its usage is counted.
+        """Return the entity for which usage is counted, and the rate of the most specific quota that matches.
 
-        The order is that of Kafka's ClientQuotaManager.
+        The order of the quotas is that of Kafka's ClientQuotaManager. None: no quota matches.
         """
         both: QuotaEntity = (("client-id", client_id), ("user", user))
         as_user: QuotaEntity = (("user", user),)
@@ -155,6 +156,6 @@ class Quotas:
     def _drop_buckets(self, now_s: float) -> None:
         for name in [name for name, bucket in self._buckets.items() if bucket.is_full(now_s)]:
             del self._buckets[name]
-        # No bucket is full, so the one that was created first is dropped.
+        # If no bucket was full, the oldest one is removed.
         while len(self._buckets) >= BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]

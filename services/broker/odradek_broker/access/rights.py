@@ -1,12 +1,12 @@
-"""Which rights the APIs need, in Kafka's protocol and on gRPC.
+"""Which rights a caller needs for each API, in Kafka's protocol and on gRPC.
 
-`GUARDS` is the table for both protocols: the APIs whose every request needs the same right, on the cluster or on the
-group that the request names. The listeners check it before a handler sees the request. Rights that depend on what else
-a request names (topics, configs) are checked by the Kafka handlers, and on gRPC by `RULES`.
+`GUARDS` is the table for both protocols. It contains the APIs whose requests all need the same right, on the cluster or
+on the group that the request names. The right is checked before a handler gets the request. Rights that depend on other
+fields of a request (topics, configs) are checked by the Kafka handlers, and on gRPC by `RULES`.
 
 `needs_of` returns all needs of a gRPC request, and the caller must meet each of them. A need is a list of rights, and
-the caller must have at least one of them. A name of None means any resource of that type. Methods that list everything
-omit from the response what the caller may not see (`HIDDEN`), as the Kafka handlers do.
+the caller must have at least one of them. In a right, the name None means any resource of that type. Methods that list
+resources omit those that the caller may not see (`HIDDEN`), as the Kafka handlers do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Guard(NamedTuple):
     rpc: str | None
 
     def resource_name(self, request: object) -> str:
-        """The name of the resource: requests about one group have it in `group_id`, in both protocols."""
+        """Return the name of the resource. In both protocols, a request about one group has its name in `group_id`."""
         if self.resource_type is ResourceType.CLUSTER:
             return CLUSTER_NAME
         name: str = getattr(request, "group_id")  # noqa: B009  (the messages share no type)
@@ -37,7 +37,7 @@ class Guard(NamedTuple):
 
     @property
     def error(self) -> ErrorCode:
-        """The error code of the response to a caller without the right."""
+        """The error code in the response to a caller that lacks the right."""
         if self.resource_type is ResourceType.CLUSTER:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -88,15 +88,15 @@ GUARDS: Final = (
     Guard(Operation.READ, _GROUP, ApiKey.SYNC_GROUP, None),
     Guard(Operation.READ, _GROUP, ApiKey.HEARTBEAT, None),
     Guard(Operation.READ, _GROUP, ApiKey.LEAVE_GROUP, None),
-    # In the Kafka protocol, ConsumerGroupHeartbeat first checks the feature level, and responds UNSUPPORTED_VERSION if
-    # it is too low.
+    # The Kafka API is None, because the handler of ConsumerGroupHeartbeat checks the feature group.version before the
+    # right, and responds UNSUPPORTED_VERSION if the level is too low.
     Guard(Operation.READ, _GROUP, None, _GROUPS + "GroupHeartbeat"),
     Guard(Operation.READ, _GROUP, ApiKey.OFFSET_COMMIT, _GROUPS + "CommitOffsets"),
     Guard(Operation.DESCRIBE, _GROUP, None, _GROUPS + "FetchOffsets"),
     Guard(Operation.DELETE, _GROUP, ApiKey.OFFSET_DELETE, _GROUPS + "DeleteOffsets"),
 )
-"""Each row has an API of the Kafka protocol and the RPC that does the same. None: the other protocol lacks this call,
-or its call names several groups in one request (OffsetFetch).
+"""Each row has an API of the Kafka protocol and the RPC that does the same. None: that protocol has no such call, or
+its requests may name several groups (OffsetFetch), or its handler checks the right itself.
 """
 
 KAFKA_GUARDS: Final = {guard.api: guard for guard in GUARDS if guard.api is not None}
@@ -106,7 +106,7 @@ GRPC_GUARDS: Final = {guard.rpc: guard for guard in GUARDS if guard.rpc is not N
 Right = tuple[Operation, ResourceType, str | None]
 Need = Sequence[Right]
 Rule = Callable[[Any], Iterable[Need]]  # Any, because each method has its own type of request
-# A repeated field of the response, and the need that the caller must meet to see an item of it.
+# The name of a repeated field of the response, and the need that a caller must meet to see an item of the field.
 Hiding = tuple[str, Callable[[Any], Need]]
 
 _BROKER: Final = "/odradek.v1.BrokerService/"
@@ -164,7 +164,7 @@ def _create_topics(request: Any) -> Iterable[Need]:
 
 def _delete_topics(request: Any) -> Iterable[Need]:
     needs: list[Need] = [[_topic(Operation.DELETE, name)] for name in request.names]
-    # ACLs contain names of topics, not ids, so a caller that gives ids needs a right to all topics.
+    # ACLs contain names of topics, not ids, so a caller that deletes topics by id needs a right on the cluster.
     if request.topic_ids:
         needs.append([_cluster(Operation.ALTER)])
     return needs
@@ -260,7 +260,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def needs_of(method: str, request: Any) -> Iterable[Need]:
-    """Return the needs of a request. A method that is in no table has a need that no caller can meet."""
+    """Return the needs of a gRPC request. A method without an entry in a table is refused to every caller."""
     guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
     if guard is None and rule is None:
         return [()]
@@ -287,7 +287,8 @@ HIDDEN: Final[Mapping[str, Hiding]] = {
 }
 
 MUTATIONS: Final[Mapping[str, Callable[[Any], int]]] = {
-    # The number of partitions that a request changes, which controller_mutation_rate limits (KIP-599).
+    # The number of partitions that a request creates or deletes; the quota controller_mutation_rate limits it
+    # (KIP-599).
     _ADMIN + "CreateTopics": lambda request: sum(
         max(topic.partition_count, len(topic.assignments), 1) for topic in request.topics
     ),

@@ -2,21 +2,23 @@
 
 The mechanisms are those of RFC 4616, 5802, 7628 and 7677.
 
-    NEW --choose--> CHOSEN --step ...--> COMPLETE (principal is known)
+    NEW --choose--> CHOSEN --step ...--> COMPLETE (the user is known)
                        |                    |
-                       +--- wrong ----------+--choose again (KIP-368)--> CHOSEN
+                       |                    +--choose again, to reauthenticate (KIP-368)--> CHOSEN
+                       +--LoginFailed
                        v
                     FAILED (final: the connection is closed)
 
-PLAIN sends the password, so it is offered under TLS only. The broker derives the keys of the user's SCRAM credential
-from it in a thread, and compares them. An unknown user gets the same messages in the same time as a known one with a
-wrong password: the broker compares with a made-up credential that resembles another user's.
+PLAIN sends the password, so it is offered under TLS only. In a thread, the broker derives the stored key of the user's
+SCRAM credential from the password, and compares it with that of the credential. The responses to an unknown user, and
+the time that they take, are the same as for a known user with a wrong password: the broker compares the password with a
+made-up credential, which resembles that of an existing user.
 
 A token of OAUTHBEARER is signed, and the signature is checked (`odradek_runtime.jwt_tokens`). The login lasts until
 the token expires.
 
-scramp does SCRAM's messages and proofs: it checks nonce and channel binding of the final message (CVE-2024-56128), and
-compares keys in constant time.
+The library scramp implements the messages and proofs of SCRAM. It checks the nonce and the channel binding of the final
+message (CVE-2024-56128), and compares keys in constant time.
 """
 
 from __future__ import annotations
@@ -47,17 +49,17 @@ if TYPE_CHECKING:
 
 ScramCredentials = Mapping[tuple[str, ScramMechanism], UserScramCredential]
 _Ring = list[tuple[int, tuple[str, ScramMechanism]]]
-# The ring of consistent hashing is built again after this time even if the number of users is the same, because one
-# user may have been created and another deleted.
+# After this time the ring of consistent hashing is built again even if the number of users is the same, because one
+# user may have been created and another one deleted.
 _REBUILD_S: Final = 1.0
 
 
 class Imitations:
-    """Existing users whose credentials serve as models for those of unknown users.
+    """Chooses an existing user whose credential is the model for the made-up credential of an unknown user.
 
-    A login must not reveal whether its user exists. Consistent hashing of an unknown name chooses the user to
-    imitate. So the name imitates the same user on every broker and after a restart, and the choice rarely changes
-    when users are created or deleted. The lookup is done for known users too, so that both take the same time.
+    A login must not reveal whether its user exists. Consistent hashing of the unknown name chooses the model. Therefore
+    every broker chooses the same model for a name, also after a restart, and the choice rarely changes when users are
+    created or deleted. A model is looked up for known users, too, so that their logins take the same time.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -70,8 +72,8 @@ class Imitations:
     def model_of(
         self, user: str, credentials: ScramCredentials, kind: ScramMechanism | None = None
     ) -> UserScramCredential | None:
-        """Return the credential to imitate: one of the mechanism `kind`, or of any if `kind` is None. None if no user
-        has one.
+        """Return a credential with the mechanism `kind`, or with any mechanism if `kind` is None. Return None if no
+        user has such a credential.
         """
         now_s = self._clock_s()
         is_same = credentials is self._credentials and len(credentials) == self._count
@@ -103,7 +105,7 @@ SCRAM: Final = {
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 ITERATIONS_MIN: Final = 4096
-# This is Kafka's limit. A client computes as many hashes at each login.
+# The limit is Kafka's. At each login, a client computes as many hashes as its credential has iterations.
 ITERATIONS_MAX: Final = 16_384
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NAME_BYTES_MAX: Final = 512
@@ -117,7 +119,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class LoginFailed(Exception):
-    """The client did not prove its identity. The text is for the log; the client learns no reason."""
+    """The client did not prove its identity. The text is written to the log, and is not sent to the client."""
 
     def __init__(self, reason: str, *, user: str = "") -> None:
         super().__init__(reason)
@@ -125,8 +127,8 @@ class LoginFailed(Exception):
 
 
 async def note_failed_login(failed: LoginFailed, host: str, budget: ClientBudget) -> None:
-    """Write a failed login to the audit log, at a limited rate, and wait before its response: the longer, the more
-    often the address has failed.
+    """Write a failed login to the audit log, at a limited rate, and delay the response. The delay grows with the number
+    of failed logins from the address.
     """
     now_s = monotonic_ms() / 1000
     user, reason = shortened(failed.user), shortened(str(failed))
@@ -145,7 +147,7 @@ class _Stage(Enum):
 
 
 class SaslExchange:
-    """The exchange of one connection. `mechanisms` are those of its listener."""
+    """The SASL exchange of one connection. `mechanisms` are those that the listener offers."""
 
     def __init__(
         self,
@@ -154,14 +156,14 @@ class SaslExchange:
         credentials: Credentials,
         tokens: TokenVerifier | None = None,
     ) -> None:
-        """`tokens` is required where OAUTHBEARER is among the mechanisms."""
+        """`tokens` checks OAUTHBEARER tokens. It is required if OAUTHBEARER is one of the mechanisms."""
         self.mechanisms = mechanisms
         self.lifetime_ms: int | None = None
-        """How long the login lasts, in ms; None: without a limit. Only logins by token have one."""
+        """How long the login lasts, in ms. Only logins by token have such a limit; None means no limit."""
         self._tokens = tokens
         self.user: str | None = None
         self.credential: UserScramCredential | None = None
-        """The credential that the user's proof was compared with, once the exchange is complete."""
+        """The credential against which the user's proof was verified. None before that, and for a login by token."""
         self._credentials = credentials
         self._stage = _Stage.NEW
         self._mechanism = ""
@@ -180,7 +182,7 @@ class SaslExchange:
         return self._stage is _Stage.CHOSEN
 
     def choose(self, mechanism: str) -> bool:
-        """Begin an exchange, or another one for the same user; return False if the mechanism is not offered."""
+        """Begin an exchange, also to reauthenticate. Return False if the mechanism is not offered or a login failed."""
         if mechanism not in self.mechanisms or self._stage is _Stage.FAILED:
             self._stage = _Stage.FAILED
             return False
@@ -190,7 +192,11 @@ class SaslExchange:
         return True
 
     async def step(self, token: bytes) -> bytes:
-        """Return the response to a client's token. Raises LoginFailed; the exchange then accepts no more tokens."""
+        """Return the response to a client's token.
+
+        Raises:
+            LoginFailed: the token is wrong. The exchange then accepts no more tokens.
+        """
         if self._stage is not _Stage.CHOSEN:
             self._stage = _Stage.FAILED
             raise LoginFailed("the client sent a SASL token before it had chosen a mechanism")
@@ -219,7 +225,7 @@ class SaslExchange:
             )
         if authorize_as not in ("", user):
             raise LoginFailed(
-                "the SASL/PLAIN message asks to act as another user than the one it authenticates",
+                "the authorization id of the SASL/PLAIN message is not empty and differs from its user name",
                 user=user,
             )
         credentials = self._credentials()
@@ -232,8 +238,8 @@ class SaslExchange:
             None,
         )
         model = _IMITATIONS.model_of(user, credentials)
-        # The made-up credential is computed for users that exist, too; otherwise the response time would tell which
-        # users exist.
+        # The made-up credential is computed for existing users, too; otherwise the response time would reveal whether
+        # a user exists.
         made_up = _made_up(user, model, default=ScramMechanism.SHA_512)
         credential = own or made_up
         from scramp import ScramException  # see load_scramp
@@ -242,7 +248,8 @@ class SaslExchange:
         try:
             prepared = saslprep(password)
         except ScramException:
-            # No user can have such a password. It is compared nevertheless, so that the response takes the same time.
+            # SASLprep forbids such a password, so no user has it. It is compared nevertheless, so that the response
+            # takes the same time.
             prepared = password
         stored_key = await asyncio.to_thread(_stored_key, prepared, credential)
         if not hmac.compare_digest(stored_key, credential.stored_key) or own is None:
@@ -251,11 +258,13 @@ class SaslExchange:
         return b""
 
     def _bearer(self, token: bytes) -> bytes:
-        """Check the client's first message of RFC 7628: `n,a=USER,`, then key=value pairs; `auth` has the token."""
+        """Check the client's first message of RFC 7628: `n,a=USER,` and key=value pairs. The key `auth` has the
+        token.
+        """
         # Imported late, because it takes 0.1 s and few brokers need it.
         from odradek_runtime.jwt_tokens import TokenRefused
 
-        assert self._tokens is not None, "OAUTHBEARER is offered without keys"
+        assert self._tokens is not None, "OAUTHBEARER is offered, but there is no token verifier"
         try:
             text = token.decode()
         except UnicodeDecodeError:
@@ -268,7 +277,7 @@ class SaslExchange:
             raise LoginFailed("the OAUTHBEARER message is malformed")
         scheme, _, bearer = tokens[0].partition(" ")
         if scheme.lower() != "bearer":
-            raise LoginFailed("the OAUTHBEARER message has no bearer token")
+            raise LoginFailed("the value of auth in the OAUTHBEARER message is not a bearer token")
         try:
             principal, lifetime_s = self._tokens.check(bearer.strip())
         except TokenRefused as refused:
@@ -276,7 +285,7 @@ class SaslExchange:
         user = principal.removeprefix("User:")
         if parts[1] not in ("", f"a={user}"):
             raise LoginFailed(
-                "the OAUTHBEARER message names another user than its token", user=user
+                "the OAUTHBEARER message names another user than its token does", user=user
             )
         self.lifetime_ms = max(int(lifetime_s * 1000), 1)
         self._complete(user, None)
@@ -311,7 +320,7 @@ class SaslExchange:
         kind = SCRAM[self._mechanism]
         credentials = self._credentials()
         model = _IMITATIONS.model_of(user, credentials, kind)
-        # Computed for users that exist, too, so that the response takes the same time.
+        # The made-up credential is computed for existing users, too, so that the response takes the same time.
         made_up = _made_up(user, model, default=kind)
         credential = credentials.get((user, kind)) or made_up
         self._compared_with = credential
@@ -325,7 +334,8 @@ class SaslExchange:
     def _complete(self, user: str, credential: UserScramCredential | None) -> None:
         if self.user is not None and self.user != user:
             raise LoginFailed(
-                f"this connection is logged in as {self.user} and cannot change its user", user=user
+                f"the connection is already logged in as {self.user}, and its user cannot change",
+                user=user,
             )
         self.user = user
         self.credential = credential
@@ -335,8 +345,8 @@ class SaslExchange:
 def credential_of(
     user: str, mechanism: ScramMechanism, *, salt: bytes, salted_password: bytes, iterations: int
 ) -> UserScramCredential:
-    """Return the SCRAM credential to store for a salted password (KIP-554). The password cannot be computed from
-    it.
+    """Return the SCRAM credential of a salted password (KIP-554). The password cannot be computed from the
+    credential.
     """
     name = _HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
@@ -351,8 +361,8 @@ def credential_of(
 
 
 def _stored_key(password: str, credential: UserScramCredential) -> bytes:
-    """Derive the stored key of a password. Do not call it on the event loop: it takes 3 ms of CPU, in which it does
-    not hold the interpreter's lock.
+    """Derive the stored key (RFC 5802) of a password. This takes 3 ms of CPU without the interpreter's lock, so call it
+    in a thread.
     """
     name = _HASHES[credential.mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), credential.salt, credential.iterations)
@@ -368,9 +378,10 @@ def _stored_key(password: str, credential: UserScramCredential) -> bytes:
 def _made_up(
     user: str, model: UserScramCredential | None, *, default: ScramMechanism
 ) -> UserScramCredential:
-    """Return a credential for an unknown user, with the mechanism, iterations and salt length of a known one.
+    """Return a credential for an unknown user, with the mechanism, the iterations and the salt length of `model`.
 
     The salt is derived from the name and the model's secret key, so it is the same on every broker and after a restart.
+    If there is no model, it is derived from a secret of this process.
     """
     if model is None:
         mechanism, secret, salt_bytes, iterations = default, _SECRET, _SALT_BYTES, ITERATIONS_MIN
@@ -390,8 +401,8 @@ def _made_up(
 
 
 def load_scramp() -> None:
-    """Import scramp, which takes 50 ms of CPU, so a broker where nobody logs in does without. Otherwise the first
-    login would do it and hold the event loop.
+    """Import scramp, which takes 50 ms of CPU. A broker calls this at its start if it has listeners with logins;
+    otherwise the first login would block the event loop.
     """
     import scramp  # noqa: F401
 
@@ -399,7 +410,8 @@ def load_scramp() -> None:
 def token_verifier(settings: BrokerSettings) -> TokenVerifier | None:
     """Return the verifier of OAUTHBEARER tokens; None if OAUTHBEARER is not enabled.
 
-    Raises SettingsError for keys that cannot be read.
+    Raises:
+        SettingsError: a required setting is missing, or the keys cannot be read.
     """
     if OAUTHBEARER not in settings.sasl_mechanisms:
         return None
