@@ -152,7 +152,7 @@ def commands(topic: str, folder: Path) -> list[tuple[str, str, str, int, str]]:
         ("kafka-groups", "GroupsCommand", "--list", 0, topic),
         ("kafka-share-groups", "consumer.group.ShareGroupCommand", "--list", 0, ""),
         ("kafka-streams-groups", "streams.StreamsGroupCommand", "--list", 0, ""),
-        ("kafka-acls", "AclCommand", "--list", 1, "authorizer.class.name is not set"),
+        ("kafka-acls", "AclCommand", "--list", 1, "the cluster enforces no ACLs"),
         (
             "kafka-delegation-tokens",
             "DelegationTokenCommand",

@@ -104,7 +104,10 @@ async def test_a_file_that_cannot_be_written_ends_its_connection_alone(
         client.writer.write(produce_of(bytes(30 * MIB)))
         assert await client.is_closed()
         fields = [getattr(record, "odradek_fields", {}) for record in caplog.records]
-        assert any(f"cannot be kept in {missing}" in str(field.get("reason")) for field in fields)
+        assert any(
+            f"cannot be stored in a file in {missing}" in str(field.get("reason"))
+            for field in fields
+        )
         other.send(ApiKey.API_VERSIONS, 3)
         await other.receive()
         assert server.listeners.arriving.total_bytes == 0

@@ -254,7 +254,7 @@ async def test_a_pattern_matches_internal_topics_like_others() -> None:
 @pytest.mark.parametrize(
     ("key_type", "version", "code", "said"),
     [
-        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "this cluster has no transactions"),
+        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "does not support transactions: raise the feature"),
         (2, 6, ErrorCode.UNSUPPORTED_VERSION, "share groups are not supported"),
         (3, 6, ErrorCode.INVALID_REQUEST, "key type 3 is unknown"),
     ],

@@ -2,19 +2,19 @@
 
     bytes -> FrameAssembler -> header -> Registry -> handler -> slot -> transport
                                                        ^          |
-                                    one unordered at a time     head first
+                         one unordered request at a time    responses in order of the requests
 
 Requests begin one after the other. The next request begins only if all requests in progress are `is_ordered`
 (registry.py), there are fewer than `IN_FLIGHT_MAX` of them, the client reads its responses, and no quota mutes the
-connection. While a request cannot begin, further bytes stay unread in the socket (`pause_reading`), so a client that
-sends without reading fills its own buffers, not the broker's.
+connection. While no request can begin, the broker leaves further bytes in the socket (`pause_reading`). A client that
+sends without reading responses thus fills its own buffers, not the broker's.
 
-A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in turns with other work on the event loop,
-and no request after it begins before it has its response.
+A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in steps, between which the event loop does
+other work. The next request of the connection begins after the response to the long one.
 
-Before the login has succeeded, frames have at most 4 KiB (20 KiB for a token), and only the login's requests are
-allowed. A malformed frame, an unknown request, a request before the login, or a client that is too slow closes the
-connection; all other errors are codes in the response. A lost connection cancels its requests.
+Before the login has succeeded, frames have at most 4 KiB (20 KiB for a token), and only the requests of a login are
+allowed. The broker closes the connection for a malformed frame, an unknown request, a request before the login, or a
+client that is too slow. All other errors are codes in the response. A lost connection cancels its requests.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from odradek_runtime.tls import ANONYMOUS
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
 TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
-"""The size limit of a frame once a SASL mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
+"""The size limit of a frame after the client has chosen a SASL mechanism: an OAUTHBEARER token has up to 16 KiB."""
 IN_FLIGHT_MAX: Final = 5
 REQUEST_BYTES_MAX: Final = 16 << 20
 """The size limit of every request except Produce, which contains records."""
 LONG_RESPONSE_ITEMS_MIN: Final = 256
-"""A response with this many items is encoded in turns with other work."""
+"""A response with at least this many items is encoded in steps, between which the event loop does other work."""
 _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
@@ -91,13 +91,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
-        self._has_held = False  # whether bytes were held back when reading was last regulated
+        self._has_held = False  # whether received bytes waited at the end of the last `_regulate`
         self._was_active = False  # whether bytes were received or sent since the last `check`
         self._takes_raw_tokens = False
         self._file: FrameFile | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast("asyncio.Transport", transport)  # those of uvloop are no subclass of it
+        stream = cast("asyncio.Transport", transport)  # uvloop's transports have another base class
         self._transport = stream
         self._writer = self._line.opened(stream, self._written)
         try:
@@ -127,7 +127,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._was_active = True
         if not self._slots and not self._has_held and self._has_room():
             frame = self._frames.received_alone(nbytes)
-            if frame is not None:  # the usual case, in which nothing is held afterwards either
+            if frame is not None:  # the usual case: exactly one frame arrived, and no bytes remain
                 self._is_advancing = True
                 self._begin(frame)
                 self._is_advancing = False
@@ -151,13 +151,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._written()
 
     def _written(self) -> None:
-        """Begin further requests, because the transport has room again, or has received all of a long response."""
+        """Begin further requests, because the transport can buffer more, or has received all of a long response."""
         if not self._is_write_paused:
             self._owner.registry.services.unsent.hold(self, self._writer.held_bytes)
             self._advance()
 
     def _advance(self) -> None:
-        """Begin the requests for which there is room, then pause or resume reading."""
+        """Begin as many received requests as may be in progress, then pause or resume reading."""
         if self._is_advancing or self._is_closing:
             return
         self._is_advancing = True
@@ -176,7 +176,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._regulate()
 
     def _flush_together(self) -> bool:
-        """Send the responses of requests that began together in one send; return whether there is room for more."""
+        """Send the responses that are ready in one send. Return whether another request may begin."""
         if self._is_closing or not self._slots or self._slots[0].buffers is None:
             return False
         self._flush()
@@ -195,9 +195,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _regulate(self) -> None:
         held = self._frames.held_bytes
         if self._is_closing or (not held and not self._has_held and self._is_reading):
-            return  # nothing is held and reading goes on: the usual case
+            return  # the usual case: no bytes are waiting, and reading continues
         self._has_held = held > 0
-        # A connection that holds no bytes continues to read even if no request may begin; otherwise it would not
+        # A connection without waiting bytes continues to read even if no request may begin; otherwise it would not
         # notice that the client disconnects.
         wants = self._has_room() or not held
         arriving = self._owner.arriving
@@ -228,16 +228,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_at_file(self) -> bool:
-        """Whether reading is paused because a part of the frame is being moved to a file."""
+        """Whether reading is paused because the frame is being moved to a file or read back from it."""
         return self._file is not None and self._file.is_busy
 
     @property
     def owner(self) -> str:
-        """The client (principal or address) whose share of memory the arriving bytes count against."""
+        """The client (a principal or an address) against whose share of memory received bytes are counted."""
         return self._session.owner if self._session is not None else ""
 
     def read_on(self) -> None:
-        """Resume reading, because there is memory for large frames again."""
+        """Resume reading, because memory for large frames has been freed."""
         self._regulate()
 
     def give_up(self, reason: str) -> None:
@@ -272,8 +272,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._begin_long(session, slot, handler, body)
                 return
             else:
-                # Most bytes of a Produce are records, which nobody decodes here: it is long only if
-                # it names many partitions.
+                # Most bytes of a Produce request are records, which are not decoded here. The request is
+                # long only if it names many partitions.
                 decoding = handler.decode_in_steps(version, body)
                 try:
                     next(decoding)
@@ -328,9 +328,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         if not session.is_authenticated:
             _audit.warning("Unauthenticated", host=session.host, request=api_name(api_key))
-            raise CloseConnection(f"request {api_key} was sent before the login")
+            raise CloseConnection(f"request {api_name(api_key)} was sent before the login")
         if session.must_log_in_again(monotonic_ms()):
-            raise CloseConnection("the login has expired")
+            raise CloseConnection("the login has expired, and the client did not log in again")
 
     def _refuse_frame(self, refused: FrameRefused) -> None:
         protocol = None if self._has_spoken else recognize(refused.head)
@@ -341,7 +341,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         if words := farewell(protocol, advice):
             self._transport.write(words)
-        self._close(f"a {protocol} client: {advice}")
+        self._close(f"the client speaks {protocol}: {advice}")
 
     def _spawn(self, slot: Slot, result: Coroutine[object, object, Response]) -> None:
         slot.is_unordered = True
@@ -358,7 +358,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body: memoryview,
         decoding: Generator[None, None, object] | None = None,
     ) -> None:
-        """Serve a long request in turns with other work. `decoding` decodes it, and may have been started already."""
+        """Begin a long request, which is served in steps. `decoding` decodes it, and may have been started already."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
@@ -396,7 +396,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, done.result())
 
     def _respond_later(self, slot: Slot, response: Response) -> None:
-        """Send a response, perhaps in the middle of another connection's request: so no request begins here."""
+        """Send a response. No request begins here, because another connection's request may be calling this."""
         self._unordered -= slot.is_unordered
         was_advancing, self._is_advancing = self._is_advancing, True
         self._respond(slot, response)
@@ -407,7 +407,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._advance)
 
     def _respond(self, slot: Slot, result: Response) -> None:
-        """Encode a response, put it into the ResponseLine, and send the responses at the head of the line."""
+        """Encode a response, put it into its slot, and send the responses whose turn it is."""
         request = slot.request
         if self._is_closing or request is None:
             return
@@ -434,7 +434,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._responded(slot, request)
 
     async def _encode_long(self, slot: Slot, request: AnyRequest, result: Message) -> None:
-        """Encode a long response in turns with other work. This is the outermost function of its task."""
+        """Encode a long response in steps. This is the outermost function of its task."""
         parts: list[bytearray] = []
         try:
             await request.pace.run(encode_steps(result, request.version, parts))
@@ -448,7 +448,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._responded(slot, request)
 
     def _responded(self, slot: Slot, request: AnyRequest) -> None:
-        """Send the responses at the head of the line, because one was completed, and begin further requests."""
+        """After the response to a request is complete, send the responses whose turn it is, and begin requests."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
@@ -469,7 +469,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if self._writer.waiting_bytes or unsent.total_bytes:
                     unsent.hold(self, self._writer.held_bytes)
         except OSError as error:
-            self._close(f"the records of a response cannot be read: {error}")
+            self._close(f"the records of a response cannot be read from the log: {error}")
 
     def _count_time(self, slot: Slot, request: AnyRequest) -> None:
         wait_ms = request.services.quotas.throttle_ms(
@@ -478,7 +478,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         request.throttle_ms = max(request.throttle_ms, wait_ms)
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for `wait_ms` (quotas), or until the end of an earlier wait that is longer."""
+        """Begin no request for `wait_ms`, because of a quota. An earlier call may have set a later end."""
         self._owner.counters.throttled_ms += wait_ms
         end_s = (_now_ms() + wait_ms) / 1000
         if self._mute is not None:
@@ -503,7 +503,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._takes_raw_tokens = session.takes_raw_tokens
 
     def _begin_raw_token(self, session: ClientSession, token: bytes) -> None:
-        """Begin a login step: after SaslHandshake 0, tokens come in frames without a header."""
+        """Begin a login step. After SaslHandshake version 0, a frame contains only the token, without a header."""
         slot = Slot(ApiKey.SASL_AUTHENTICATE, 0, 0)
         self._slots.append(slot)
         self._unordered += 1
@@ -528,7 +528,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def check(self, now_ms: int) -> None:
-        """Close the connection if it is too slow or idle for too long. The listener calls this every second."""
+        """Close the connection if the client is too slow or idle for too long. The listener calls this every second."""
         if self._transport is None or self._session is None:
             return
         times = self._times
@@ -549,7 +549,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._close("the client does not read its responses")
         elif not self._session.is_authenticated or not self._has_spoken:
             if times.begins_too_slowly(now_ms) and not self._slots:
-                self._close("the client did not send a request, or did not log in, in time")
+                self._close("the client sent no request, or did not complete its login, in time")
         elif self._slots or self._mute is not None:
             return
         elif is_mid_frame:
@@ -559,7 +559,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._close("")
 
     def _fail(self, slot: Slot, error: BaseException) -> None:
-        """Close the connection after an internal error: no response would be right, and the client tries again."""
+        """Log an unexpected exception and close the connection, so that the client retries elsewhere or later."""
         self._owner.counters.failures += 1
         _log.error(
             "Request failed on an internal error; closing its connection",

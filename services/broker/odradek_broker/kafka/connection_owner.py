@@ -1,4 +1,4 @@
-"""The protocols by which a listener and its connections use each other."""
+"""The interfaces (`Protocol` classes) by which a listener and its connections call each other."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Connection(Protocol):
     """The methods of a connection that its listener uses."""
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for `wait_ms` (connection quotas)."""
+        """Begin no request for `wait_ms`, because of a connection quota."""
 
     def read_on(self) -> None:
-        """Resume reading, because there is memory for large frames again."""
+        """Resume reading, because memory for large frames has been freed."""
 
     def check(self, now_ms: int) -> None:
-        """Close the connection if it is too slow or idle for too long. The listener calls this every second."""
+        """Close the connection if the client is too slow or idle for too long. The listener calls this every second."""
 
     def give_up(self, reason: str) -> None:
-        """Close the connection now. The reason is logged; "" if the listener stops."""
+        """Close the connection now, and log the reason. A `reason` of "" is not logged (the listener stops)."""
 
 
 class ConnectionOwner(Protocol):
@@ -44,13 +44,13 @@ class ConnectionOwner(Protocol):
         """Count a connection and return its session. Raises CloseConnection if there are too many."""
 
     def advice_for(self, protocol: str) -> str:
-        """Return a text for a client that speaks another protocol: what this listener is, and which listener has that
-        protocol.
+        """Return a text for a client that speaks `protocol`, which is not the listener's: what this listener is, and
+        where the client should connect.
         """
 
     def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
-        """Count the bytes of a frame that a client holds before its login. Return why it may not hold them, or None
-        if it may.
+        """Record how many bytes of frames are buffered for a client that has not logged in. Return an error text if
+        they are too many, or None.
         """
 
     def logged_in(self, connection: Connection) -> None:

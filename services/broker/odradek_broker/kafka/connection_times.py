@@ -9,11 +9,11 @@ STALLED_FRAME_MS_MAX: Final = 30_000
 STALLED_WRITE_MS_MAX: Final = 30_000
 CLOSING_MS_MAX: Final = 5_000
 FRAME_BYTES_MIN: Final = 64 * 1024
-"""How many bytes of a longer frame must arrive within `STALLED_FRAME_MS_MAX`."""
+"""The least number of bytes of an unfinished frame that must arrive within `STALLED_FRAME_MS_MAX`."""
 
 
 class ConnectionTimes:
-    """When a connection was last active and last written to, and how fast its frame arrives."""
+    """The times of a connection's last activity, last write and login, and the progress of its unfinished frame."""
 
     __slots__ = (
         "_checked_at_ms",
@@ -35,25 +35,26 @@ class ConnectionTimes:
         self._frame_ms = 0
 
     def closes_too_slowly(self, now_ms: int) -> bool:
-        """Whether the client of a closing connection has not read the last responses for too long."""
+        """Return whether a closing connection still waits for its client to read the last responses, for too long."""
         return now_ms - self.active_at_ms > CLOSING_MS_MAX
 
     def takes_nothing(self, unwritten_bytes: int, now_ms: int) -> bool:
-        """Whether the client has read nothing for too long although bytes wait for it."""
+        """Return whether the client has read nothing for too long, although there are unsent bytes."""
         if unwritten_bytes != self.unwritten_bytes:
             self.unwritten_bytes, self.written_at_ms = unwritten_bytes, now_ms
             return False
         return now_ms - self.written_at_ms > STALLED_WRITE_MS_MAX
 
     def begins_too_slowly(self, now_ms: int) -> bool:
-        """Whether the client has sent nothing, or not logged in, for too long."""
+        """Return whether the client has not sent a first request, or not completed its login, for too long."""
         return now_ms - self.login_began_ms > FIRST_FRAME_MS_MAX
 
     def frame_is_slow(self, frame: int, held_bytes: int, now_ms: int, *, is_read: bool) -> bool:
-        """Whether too few bytes of the current frame arrive: fewer than `FRAME_BYTES_MIN` in `STALLED_FRAME_MS_MAX`.
+        """Return whether fewer than `FRAME_BYTES_MIN` bytes of the frame arrived within `STALLED_FRAME_MS_MAX`.
 
-        `frame` numbers the frame, of which `held_bytes` have arrived (0: there is no frame). Time in which the
-        broker did not read does not count, neither here nor for the login. The caller calls this every second.
+        `frame` is the number of the frame, of which `held_bytes` have arrived (0: there is no unfinished frame). Time
+        in which the broker did not read is not counted, and also extends the time limit of the login. The connection
+        calls this every second.
         """
         passed_ms = now_ms - self._checked_at_ms
         self._checked_at_ms = now_ms
@@ -68,5 +69,5 @@ class ConnectionTimes:
         return self._frame_ms > STALLED_FRAME_MS_MAX
 
     def rests(self, idle_ms_max: int, now_ms: int) -> bool:
-        """Return whether the client has neither sent nor received anything for this long."""
+        """Return whether the client has neither sent nor received anything for `idle_ms_max`."""
         return now_ms - self.active_at_ms > idle_ms_max

@@ -40,22 +40,22 @@ class KafkaCounters:
         )
 
         requests = CounterMetricFamily(
-            f"{_PREFIX}requests", "Requests that began, by kind", labels=["request"]
+            f"{_PREFIX}requests", "Requests whose handling began, by API", labels=["request"]
         )
         for key, count in self.requests.items():
             requests.add_metric([ApiKey(key).name.lower()], count)
         yield requests
         latencies = HistogramMetricFamily(
             f"{_PREFIX}request_latency_seconds",
-            "Time from the arrival of the whole request to its response, with the waits of long polls",
+            "Time from the arrival of the whole request to its response, including the wait of long polls",
             labels=["request"],
         )
         for key, seen in self.latencies.items():
             latencies.add_metric([ApiKey(key).name.lower()], seen.cumulative(), seen.sum_seconds)
         yield latencies
         for name, doc, value in (
-            ("connections_refused", "Connections that the broker closed for a reason", self.closed),
-            ("request_failures", "Requests that ended in an exception", self.failures),
+            ("connections_refused", "Connections closed for an error or a limit", self.closed),
+            ("request_failures", "Requests that failed on an internal error", self.failures),
             ("throttled_seconds", "Delays of requests because of quotas", self.throttled_ms / 1000),
         ):
             yield CounterMetricFamily(_PREFIX + name, doc, value=value)

@@ -1,4 +1,4 @@
-"""Forwarding to the active controller: how handlers of Kafka requests read or change what the controller decides."""
+"""Forwarding of Kafka requests to the active controller, which decides about topics, configs, ACLs and quotas."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TIMEOUT_S_MAX: Final = 60.0
 
 
 class ControllerUnavailable(Exception):
-    """No controller has decided the request; `code` is for the client.
+    """A request to the active controller failed. `code` is the error code for the client.
 
-    Usually none responded in time. Then it is not known whether the request was carried out, and clients repeat it. A
-    request that the controller refused as a whole (INVALID_REQUEST) would be refused again.
+    REQUEST_TIMED_OUT: no controller responded in time, and it is not known whether the request was carried out, so
+    clients retry. INVALID_REQUEST: the controller refused the request as a whole, so a retry would fail again.
     """
 
     def __init__(self, method: str, error: Exception) -> None:
@@ -45,7 +45,11 @@ async def ask_controller(
     timeout_ms: int = 0,
     is_admin: bool = True,
 ) -> R:
-    """Return the active controller's response to a request that changes nothing. Raises ControllerUnavailable."""
+    """Send a request that changes nothing to the active controller, and return the response.
+
+    Raises:
+        ControllerUnavailable: the request failed.
+    """
     try:
         response = await request.services.controllers.call(
             method, message, timeout_s=_timeout_s(timeout_ms), is_admin=is_admin
@@ -64,8 +68,10 @@ async def change(
     *,
     timeout_ms: int = 0,
 ) -> R:
-    """Send a change to the active controller, and wait until this broker's image includes it. Raises
-    ControllerUnavailable.
+    """Send a change to the active controller, and wait until this broker's metadata image includes the change.
+
+    Raises:
+        ControllerUnavailable: the request failed.
     """
     services = request.services
     try:

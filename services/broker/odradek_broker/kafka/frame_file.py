@@ -1,10 +1,10 @@
 """The bytes of a large unfinished frame, kept in a file instead of in memory.
 
-A client may begin a frame of the largest legal size and never finish it. Each owner (`odradek_runtime.budget.shares`)
-has a share of the memory for unfinished frames. While an owner's connections hold more than half of its share, a
-large frame that goes on arriving is moved to a file part by part, and read back when it is whole. So unfinished
-frames cost no more memory than the shares, and a large request of an honest client still arrives. The file has no
-name: nothing of it is left when the process dies. All file calls run in a thread.
+A client may begin a frame of the largest allowed size and never finish it. Each owner (a principal or an address, see
+`odradek_runtime.budget.shares`) has a share of the memory for unfinished frames. While the connections of an owner use
+more than half of its share, an arriving large frame is moved to a file part by part, and read back when it is complete.
+Unfinished frames thus use no more memory than the shares allow, and large requests of honest clients still succeed. The
+file has no name, so the operating system deletes it when the process dies. All file calls run in a thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FrameFile:
         owner: ConnectionOwner,
         on_done: Callable[[], None],
     ) -> None:
-        """`on_done` is called after each successful file call; after a failed one the connection closes."""
+        """`on_done` is called after each successful file call. A failed call closes the connection."""
         self._connection = connection
         self._frames = frames
         self._owner = owner
@@ -46,8 +46,8 @@ class FrameFile:
         self.is_busy = False
 
     def may_read(self, wants: bool) -> bool:
-        """Return whether the connection may continue to read its large frame. If a file call has to come first, begin
-        it.
+        """Return whether the connection may continue to read its large frame. Begin a file call if that is necessary
+        first.
         """
         if self.is_busy:
             return False
@@ -75,7 +75,7 @@ class FrameFile:
         work.add_done_callback(self._done)
 
     def close(self) -> None:
-        """Delete the file: now, or when the running call has returned."""
+        """Delete the file, now or when the file call in progress has returned."""
         self._is_closed = True
         if not self.is_busy:
             self._clear()
@@ -97,8 +97,7 @@ class FrameFile:
         assert self._file is not None, "a frame is read back only after a part of it was moved"
         whole = bytearray()
         self._file.seek(0)
-        # The file is read in pieces, because one allocation of 100 MiB would hold the interpreter's lock for tens of
-        # milliseconds.
+        # The file is read in pieces, because an allocation of 100 MiB would hold the interpreter's lock for tens of ms.
         while piece := self._file.read(_READ_BYTES):
             whole += piece
         whole += rest
@@ -110,7 +109,9 @@ class FrameFile:
             self.close()
         elif (error := work.exception()) is not None:
             folder = self._owner.frame_folder
-            self._connection.give_up(f"a large frame cannot be kept in {folder}: {error}")
+            self._connection.give_up(
+                f"a large request cannot be stored in a file in {folder}: {error}"
+            )
         else:
             whole = work.result()
             if whole is not None:

@@ -1,12 +1,12 @@
 """Assembles frames from the bytes of a connection. A frame takes at most four times the memory of the bytes received.
 
-Bytes are received in two ways. Between frames they go into `scratch`, a buffer that all connections of the loop share:
-each takes its bytes out of it before another one receives, so an idle connection has no buffer at all. Within a frame
-that did not arrive whole they go into the frame's own memory, which grows as it fills, never by what the length field
-says (CVE-2022-34917).
+Bytes that begin a frame are received into `scratch`, a buffer that all connections of the event loop share. Each
+connection copies its bytes out of the scratch buffer before another one receives, so an idle connection has no buffer
+of its own. Further bytes of a frame that did not arrive at once go into memory of that frame. This memory grows with
+the number of received bytes, never with the value of the length field (CVE-2022-34917).
 
-The owner calls `buffer`, fills it, calls `received`, then `next_frame` as often as it wants to begin requests, then
-`settle`, which moves the remaining bytes out of the scratch buffer.
+The connection calls `buffer`, fills the returned buffer, and calls `received`. It then calls `next_frame` as often as
+it can begin requests, and at last `settle`, which moves the remaining bytes out of the scratch buffer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _unpack_size: Final = FRAME_SIZE.unpack_from
 
 
 class FrameRefused(Exception):
-    """The length is negative or beyond the limit: nothing after it can be decoded."""
+    """The length field of a frame is not positive, or above the limit, so nothing after it can be decoded."""
 
     def __init__(self, message: str, head: bytes) -> None:
         super().__init__(message)
         self.head = head
-        """The four bytes that were read as a length. They may be the beginning of another protocol."""
+        """The four bytes of the length field. They may show that the client speaks another protocol."""
 
 
 class FrameAssembler:
@@ -62,28 +62,28 @@ class FrameAssembler:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes received and not yet returned by `next_frame`."""
+        """The number of bytes that were received and not yet returned by `next_frame`, in memory or in a file."""
         if self._frame is not None:
             return self._moved_bytes + self._filled
         return len(self._rest) + len(self._head)
 
     @property
     def memory_bytes(self) -> int:
-        """The bytes of the unfinished frame that are in memory."""
+        """The number of bytes of the unfinished frame that are in memory."""
         return self._filled if self._frame is not None else 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether a frame whose first parts were taken has arrived completely, so that it waits for `restore`."""
+        """Whether a frame of which `take_part` removed parts has arrived completely. `restore` must be called next."""
         return self._moved_bytes > 0 and self._filled == self._size
 
     @property
     def is_moved(self) -> bool:
-        """Whether parts of the frame were taken and not yet restored."""
+        """Whether `take_part` removed parts of the frame, and `restore` was not called yet."""
         return self._moved_bytes > 0
 
     def take_part(self) -> memoryview:
-        """Remove and return the bytes of the unfinished frame, which the caller keeps elsewhere until `restore`."""
+        """Remove and return the bytes of the unfinished frame. The caller stores them elsewhere until `restore`."""
         frame = self._frame
         assert frame is not None, "there is no unfinished frame"
         part = memoryview(frame)[: self._filled]
@@ -94,13 +94,13 @@ class FrameAssembler:
         return part
 
     def restore(self, frame: bytearray) -> None:
-        """Put back the whole frame after all of its bytes were taken."""
+        """Put back the complete frame, after `take_part` removed all of its bytes."""
         self._frame = frame
         self._filled = self._size = len(frame)
         self._moved_bytes = 0
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes, which is never empty. Release it before calling anything else."""
+        """Return the buffer for the next bytes, which is never empty. Release it before the next call."""
         frame = self._frame
         if frame is None and not self._head:
             return self._scratch[:]
@@ -114,8 +114,8 @@ class FrameAssembler:
         return self._scratch[kept:]
 
     def received_alone(self, size_bytes: int) -> bytearray | None:
-        """Return the content of the frame if this number of bytes, which were put into the buffer, are exactly one and
-        no others are held. In any other case record nothing and return None: the caller then calls `received`.
+        """Return the content of the frame if the `size_bytes` bytes put into the buffer are exactly one frame and no
+        other bytes wait. Otherwise change nothing and return None, and the caller calls `received`.
         """
         if self._frame is not None or self._head or self._rest or size_bytes <= SIZE_BYTES:
             return None
@@ -132,7 +132,7 @@ class FrameAssembler:
             return
         arrived = self._scratch[: len(self._head) + size_bytes]
         self._head = b""
-        if self._rest:  # this is rare: the transport read more after it was told to pause
+        if self._rest:  # this is rare: the transport received more bytes after `pause_reading`
             self._rest = memoryview(bytes(self._rest) + bytes(arrived))
             self._is_own = True
         else:
@@ -140,7 +140,7 @@ class FrameAssembler:
             self._is_own = False
 
     def next_frame(self) -> bytearray | None:
-        """Return the content of the next whole frame, which the caller may keep. Raises FrameRefused."""
+        """Return the content of the next complete frame, or None. The caller owns the content. Raises FrameRefused."""
         frame = self._frame
         if frame is not None:
             if self._filled < self._size or self._moved_bytes:
@@ -197,14 +197,14 @@ class FrameAssembler:
 
 
 class Resumable(Protocol):
-    """A connection that can pause and resume reading, and close."""
+    """The methods of a connection that `ArrivingBytes` and `FrameFile` call."""
 
     @property
     def owner(self) -> str: ...
 
     @property
     def is_at_file(self) -> bool:
-        """Whether the connection does not read because a part of its frame is being moved to a file."""
+        """Whether the connection does not read because its frame is being moved to a file or read back from it."""
 
     def read_on(self) -> None: ...
 
@@ -212,18 +212,19 @@ class Resumable(Protocol):
 
 
 class ArrivingBytes:
-    """The memory of large frames that are not whole yet, on all connections together.
+    """Limits the bytes of large unfinished frames on all connections together.
 
-    An owner (`odradek_runtime.budget.shares`) may hold an eighth of it. Beyond that, or when all of it is held,
-    connections in the middle of a large frame stop reading, so that small frames and new clients get through. Only
-    one of them reads on: among the connections of the owner that holds least, the one that holds least. If less than
-    `SMALL_BYTES` arrive on it in a second, another one has its turn; if its owner holds more than its share, the
-    connection closes. Without that last rule, each connection of an owner in its turn could add a frame of the
-    largest size and leave it unfinished. With it an owner holds at most its share and one frame. From half a share
-    on, a large frame that goes on arriving is kept in a file (`frame_file`), not in memory.
+    An owner (a principal or an address, see `odradek_runtime.budget.shares`) may use an eighth of `bytes_max`. If an
+    owner exceeds its share, or all owners together exceed `bytes_max`, connections in the middle of a large frame stop
+    reading, so that small frames and new clients are still served. Only one of these connections continues to read: the
+    one with the fewest bytes, of the owner with the fewest bytes. If fewer than `SMALL_BYTES` arrive on that connection
+    in a second, another connection is chosen, and if its owner exceeds the share, the slow connection is closed.
+    Otherwise each connection of an owner could, in turn, receive a frame of the largest size and leave it unfinished.
+    With this rule, an owner uses at most its share and one frame. Above half of a share, an arriving large frame is
+    stored in a file (`frame_file`), not in memory.
     """
 
-    SMALL_BYTES: Final = 64 * 1024  # smaller amounts that a connection holds are not counted
+    SMALL_BYTES: Final = 64 * 1024  # connections with fewer buffered bytes are not counted
 
     __slots__ = ("_chosen", "_chosen_bytes", "_has_refused", "_held", "_shares", "_slow")
 
@@ -237,11 +238,11 @@ class ArrivingBytes:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes held in all."""
+        """The number of counted bytes of all owners together."""
         return self._shares.total
 
     def may_read(self, connection: Resumable) -> bool:
-        """Whether a connection that has received a part of a large frame may continue to read."""
+        """Return whether a connection that has received a part of a large frame may continue to read."""
         if not self.is_crowded(connection):
             return True
         self._has_refused = True
@@ -250,21 +251,21 @@ class ArrivingBytes:
         return self._chosen is connection
 
     def is_crowded(self, connection: Resumable) -> bool:
-        """Whether the connection's owner, or all owners together, hold more bytes than they may."""
+        """Return whether the connection's owner, or all owners together, exceed their limit."""
         owner, _ = self._held[connection]
         shares = self._shares
         return shares.total > shares.total_max or shares.of(owner) > shares.owner_max
 
     def is_for_file(self, connection: Resumable) -> bool:
-        """Whether the connection moves its frame to a file: its owner, or all owners together, hold half of their
-        limit.
+        """Return whether the connection should move its frame to a file, because its owner, or all owners together,
+        exceed half of their limit.
         """
         owner, _ = self._held[connection]
         shares = self._shares
         return shares.total > shares.total_max // 2 or shares.of(owner) > shares.owner_max // 2
 
     def hold(self, connection: Resumable, size_bytes: int) -> None:
-        """Record how many bytes a connection holds."""
+        """Record how many bytes of unfinished frames a connection has received. It replaces the last number."""
         counted = size_bytes if size_bytes > self.SMALL_BYTES else 0
         entry = self._held.get(connection)
         if entry is None:
@@ -284,8 +285,8 @@ class ArrivingBytes:
         self._resume()
 
     def rotate(self) -> None:
-        """Let another connection read on if little arrives on the current one. The listener calls this every
-        second.
+        """Choose another connection to read from if the chosen one has received too little. The listener calls this
+        every second.
         """
         slow = self._chosen
         if not self._has_refused or slow is None or slow.is_at_file:
@@ -298,8 +299,8 @@ class ArrivingBytes:
         self._chosen = None
         if self._shares.of(owner) > self._shares.owner_max:
             slow.give_up(
-                f"a large request arrives too slowly, and {owner} holds more than its share of"
-                f" {self._shares.owner_max} bytes of such frames"
+                f"a large request arrives too slowly, and {owner} has more than {self._shares.owner_max} bytes"
+                f" of unfinished requests (an eighth of queued.max.request.bytes)"
             )
         self._resume()
 

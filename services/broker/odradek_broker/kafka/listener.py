@@ -1,8 +1,9 @@
 """The Kafka listeners of a broker: their ports, their limits and their open connections.
 
-`KafkaListeners` owns all of them (KAFKA, KAFKA_EXTERNAL, ...). `bind` takes the ports early, because the registration
-names them; `serve` accepts connections once the broker is ready, until it is cancelled. Every asynchronous request runs
-in its task group. The connections' time limits are checked every second.
+`KafkaListeners` owns all Kafka listeners (KAFKA, KAFKA_EXTERNAL, ...). `bind` binds the ports early, because the
+broker's registration contains them. `serve` accepts connections from the time when the broker is ready until the call
+is cancelled. Every asynchronous request runs in the task group of `serve`. The time limits of the connections are
+checked every second.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 _CHECK_INTERVAL_S: Final = 1.0
 _BACKLOG: Final = 1024
 STRANGERS_PER_IP_MAX: Final = 500
-"""The most connections from one address that have not logged in yet; a login takes milliseconds."""
+"""The most connections from one address that have not completed their login. A login takes milliseconds."""
 EARLY_BYTES_MAX: Final = 16 << 20
 EARLY_BYTES_PER_IP_MAX: Final = 1 << 20
-"""The most bytes of unfinished frames that clients may hold before their login: all together, and those of one
+"""The most bytes of unfinished frames on connections without a completed login: of all addresses together, and of one
 address.
 """
 _audit = event_log("odradek_broker.audit")
@@ -50,8 +51,7 @@ _audit = event_log("odradek_broker.audit")
 def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
     """Raise ListenRefused if a listener for clients is not encrypted although other machines can reach it.
 
-    `odradek_runtime.listeners` checks for all listeners of the process together that it has a certificate, and that
-    callers must authenticate.
+    `odradek_runtime.listeners` checks separately that the process has a certificate and that callers must authenticate.
     """
     for address in settings.listeners:
         if insecure or address.name == REPLICATION or address.is_loopback:
@@ -59,14 +59,14 @@ def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) ->
         protocol = settings.security_protocol(address.name)
         if not protocol.endswith("SSL"):
             raise ListenRefused(
-                f"listener {address.name} on {address.authority} is {protocol}, and reachable from"
-                f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or allow"
+                f"listener {address.name} on {address.authority} is {protocol}, which is not encrypted, and other"
+                f" machines can reach it: make it SASL_SSL or SSL, listen on 127.0.0.1, or allow"
                 f" unencrypted traffic with --insecure"
             )
 
 
 def _log_unlogged_refusals(budget: ClientBudget) -> None:
-    """Log how many refusals had no line in the audit log, once they have become fewer."""
+    """After a burst of refusals has ended, log how many of them were not written to the audit log."""
     for owner, count in budget.refusals.take_unwritten(monotonic_ms() / 1000):
         _audit.warning("More refusals were not logged", owner=owner, count=count)
 
@@ -86,7 +86,7 @@ class KafkaListeners:
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
-        """Bind the ports, and return them by the listener's name. Raises ListenRefused."""
+        """Bind the ports, and return them by the name of the listener. Raises ListenRefused."""
         for address in self._settings.listeners:
             if is_kafka_listener(address.name):
                 self._sockets[address.name] = open_port(address, backlog=_BACKLOG)
@@ -98,14 +98,14 @@ class KafkaListeners:
         return self.counters.connections.total()
 
     def close(self) -> None:
-        """Release the ports. It may also be called after `serve`."""
+        """Close the listening sockets. This may also be called after `serve` has ended."""
         for socket_ in self._sockets.values():
             socket_.close()
 
     async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
-        """Accept connections until cancelled; `ready` is set once they are accepted.
+        """Accept connections until the call is cancelled. `ready` is set as soon as connections are accepted.
 
-        The caller should run `warm_up` at the same time, because the first requests would be slow otherwise.
+        The caller should run `warm_up` at the same time; otherwise the first requests are slow.
         """
         async with asyncio.TaskGroup() as tasks:
             listeners = [
@@ -161,7 +161,7 @@ class KafkaListeners:
     def _ssl_context(self, name: str) -> ssl.SSLContext | None:
         if not self._settings.security_protocol(name).endswith("SSL"):
             return None
-        assert self._tls is not None, "checked by the settings"
+        assert self._tls is not None, f"listener {name} uses TLS without a certificate"
         uses_sasl = self._settings.security_protocol(name).startswith("SASL")
         return server_context(
             self._tls, client_auth="none" if uses_sasl else self._settings.ssl_client_auth
@@ -211,20 +211,24 @@ class _Listener:
         host = str(peer[0]) if peer else "?"
         if is_scarce(transport.get_extra_info("socket").fileno()):
             raise CloseConnection(
-                "too few file descriptors are left: raise the limit of open files"
+                "the broker has too few free file descriptors: raise its limit of open files (ulimit -n)"
             )
         most = self._limit("max.connections", self._settings.connections_max)
         if self._per_host.total() >= most:
-            raise CloseConnection(f"the listener has max.connections ({most}) connections open")
+            raise CloseConnection(
+                f"the Kafka listeners have reached their limit of {most} connections: close some, or raise"
+                f" max.connections"
+            )
         most = self._limit("max.connections.per.ip", self._settings.connections_max_per_ip)
         if self._per_host[host] >= most:
             raise CloseConnection(
-                f"the address has max.connections.per.ip ({most}) connections open"
+                f"the client's address has reached its limit of {most} connections: close some, or raise"
+                f" max.connections.per.ip"
             )
         wants_login = self._protocol.startswith("SASL")
         if wants_login and self._strangers_of[host] >= STRANGERS_PER_IP_MAX:
             raise CloseConnection(
-                f"{STRANGERS_PER_IP_MAX} connections of this address have not logged in"
+                f"the client's address has {STRANGERS_PER_IP_MAX} connections that have not completed their login"
             )
         self._per_host[host] += 1
         self._connections[connection] = host
@@ -253,9 +257,7 @@ class _Listener:
         return session
 
     def advice_for(self, protocol: str) -> str:
-        """Return a text that says what this listener is, and where a client of that protocol should connect
-        instead.
-        """
+        """Return a text that says what this listener is, and where a client that speaks `protocol` should connect."""
         services = self.registry.services
         here = f"this is the listener {self.name} of broker {services.broker_id}, for Kafka clients"
         if protocol == KAFKA:
@@ -271,7 +273,7 @@ class _Listener:
             else []
         )
         where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in grpc)
-        return f"{here}: the SDK and `odradek` use its gRPC address{f', {where}' if where else ''}"
+        return f"{here}: the SDK and `odradek` connect to the broker's gRPC address{f', {where}' if where else ''}"
 
     def _limit(self, name: str, own: int) -> int:
         services = self.registry.services
@@ -283,7 +285,7 @@ class _Listener:
             return None
         owner, before = self._early_of.get(connection, (owner_of("", host), 0))
         more = max(size_bytes - before, 0)
-        refused = self._early.refusal(owner, more, "bytes of frames before a login")
+        refused = self._early.refusal(owner, more, "bytes of requests before a login")
         if refused is None:
             self._early.take(owner, more)
             self._early_of[connection] = owner, before + more
@@ -310,7 +312,7 @@ class _Listener:
         return self._tasks.create_task(work)
 
     def check(self) -> None:
-        """Close connections that are too slow or idle for too long."""
+        """Close connections whose clients are too slow, or idle for too long."""
         now_ms = self._now_ms()
         for connection in tuple(self._connections):
             connection.check(now_ms)

@@ -1,4 +1,4 @@
-"""A long request, which is decoded and handled in turns with other work on the event loop."""
+"""A long request. It is decoded and handled in steps, between which the event loop does other work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from odradek_runtime.budget.client_budget import decoded_bytes
 _WAITS_FOR_OTHERS: Final = frozenset(
     {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
 )
-"""Requests that wait for records or for other members. Fetch sessions and groups bound what they hold."""
+"""Requests that wait for records or for other group members. Their memory is bounded by fetch sessions and groups, so
+it is not counted here.
+"""
 
 
 async def long_request(
@@ -26,9 +28,10 @@ async def long_request(
     session: ClientSession,
     services: Services,
 ) -> Response:
-    """Decode and handle the request of a slot. `decoding` decodes it, and may have been started already.
+    """Decode and handle the request of a slot. `decoding` decodes the request, and may have been started already.
 
-    The decoded message counts against its owner's share of memory until the response is known.
+    The decoded message counts against the memory share of its client (`session.owner`) until the response is known. If
+    the share is used up, the request waits.
     """
     pace = services.budget.turns.pace(session.owner)
     weight = 0 if handler.key in _WAITS_FOR_OTHERS else decoded_bytes(len(body))

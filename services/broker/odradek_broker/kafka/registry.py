@@ -4,17 +4,17 @@
     async def heartbeat(request: Request[HeartbeatRequest]) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=...)
 
-`load_handlers` imports every module of that package, so a new request needs only a new file there. `Registry` keeps the
-handlers whose needs the broker meets; ApiVersions reports those.
+`load_handlers` imports every module of that package, so a new request needs only a new file in it. `Registry` contains
+the handlers whose needs the broker meets, and ApiVersions reports their requests.
 
-A handler returns the response at once, or an awaitable of it: a coroutine becomes a task, a future is awaited without
-one.
+A handler returns the response or an awaitable of the response. A coroutine is run as a task; a future or a `Later` is
+awaited without a task.
 
-The right that every request of an API needs (`access.rights.GUARDS`) is checked before its handler runs; `refuse` makes
-the response for a caller without it. A handler checks what depends on the rest of its request.
+The right that every request of an API needs (`access.rights.GUARDS`) is checked before its handler runs. `refuse` makes
+the response for a caller that lacks this right. The handler itself checks rights that depend on the request's fields.
 
-Requests of one connection begin one after the other. A request may begin before the earlier ones have their responses
-only if all of those are `is_ordered`: their effects took place, in order, when their handlers returned.
+Requests of one connection begin one after the other. A request may begin before all earlier ones have their responses
+only if those earlier requests are `is_ordered`, which means that their effects take place before the handler returns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HandlerResult: TypeAlias = Response | Awaitable[Response]
 
 
 class RequestMessage(Protocol):
-    """A class of requests: one of `odradek_protocol.kafka.messages`, or the hand-written one of Produce or Fetch."""
+    """A request class: one of `odradek_protocol.kafka.messages`, or a hand-written one (Produce, Fetch)."""
 
     API_KEY: ClassVar[int]
 
@@ -53,14 +53,15 @@ M = TypeVar("M", bound=RequestMessage)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """The handler of one class of requests, with the functions that decode them.
+    """The handler of one API, with the functions that decode its requests.
 
-    The decoders take the version and the body, a writable view of the frame.
+    The arguments of a decoder are the API version and the body, a writable view of the frame.
     """
 
     key: ApiKey
     versions: Versions
-    # Any, because a table cannot express that each handler takes what its own `decode` returns. `handles` checks it.
+    # Any, because the type of a table cannot express that a handler takes the type that its `decode` returns. The
+    # signature of `handles` checks this.
     handle: Callable[[Request[Any]], HandlerResult]
     decode: Callable[[int, memoryview], object]
     decode_in_steps: Callable[[int, memoryview], Generator[None, None, object]]
@@ -82,11 +83,11 @@ def handles(
     needs: Callable[[Services], bool] = lambda _services: True,
     while_: Callable[[Services], bool] | None = None,
 ) -> Callable[[Callable[[Request[M]], HandlerResult]], Callable[[Request[M]], HandlerResult]]:
-    """Register a function as the handler of a class of requests.
+    """Register a function as the handler of a request class.
 
-    A broker that lacks what the handler `needs` never serves these requests; the result of `while_` may change while
-    the broker runs. `decode` (for short requests) and `decode_in_steps` replace the generated decoders. `refuse` must
-    be given for the APIs in `KAFKA_GUARDS`, and for no others.
+    The broker serves the API only if `needs` returns True at the start, and only while `while_` returns True. `decode`
+    (for short requests) and `decode_in_steps` replace the generated decoders. `refuse` must be given for the APIs in
+    `KAFKA_GUARDS`, and for no others.
     """
     key = ApiKey(message.API_KEY)
     guard = KAFKA_GUARDS.get(key)
@@ -161,7 +162,7 @@ class Registry:
         services.advertised = self.advertised
 
     def find(self, key: int, version: int) -> Handler | None:
-        """Return the handler of a request; None if the request is unknown or not served in this version."""
+        """Return the handler of an API; None if the broker does not serve the API in this version."""
         handler = self._by_key.get(key)
         if handler is None or not handler.versions.lowest <= version <= handler.versions.highest:
             return None
@@ -170,7 +171,7 @@ class Registry:
         return handler
 
     def refusal(self, key: int, version: int) -> str:
-        """Return a text for the log that says why `find` returned None. The client gets no response, as in Kafka."""
+        """Return a log text that says why `find` returned None. As in Kafka, the client gets no response."""
         handler = self._by_key.get(key)
         if handler is None or (handler.while_ is not None and not handler.while_(self.services)):
             return f"request {api_name(key)} is not served"
@@ -181,9 +182,9 @@ class Registry:
         )
 
     def advertised(self) -> list[tuple[int, int, int]]:
-        """Return (key, lowest version, highest version) of each request that is served."""
+        """Return (API key, lowest version, highest version) of each API that is served."""
         return [
-            # librdkafka before 2.8 expects Produce 0 in the list, and never sends it (KAFKA-18659).
+            # librdkafka before 2.8 requires Produce version 0 in the list, although it never sends it (KAFKA-18659).
             (key, 0 if key == ApiKey.PRODUCE else handler.versions.lowest, handler.versions.highest)
             for key, handler in self._by_key.items()
             if handler.while_ is None or handler.while_(self.services)

@@ -1,4 +1,4 @@
-"""One request on its way through a handler: its message, the client that sent it, and the broker's services."""
+"""`Request`, the argument of a handler: the decoded message, the client that sent it, and the broker's services."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ ResponseBuffer: TypeAlias = ByteBuffer | FileSlice
 T = TypeVar("T")
 M_co = TypeVar("M_co", covariant=True)
 AT_ONCE_MAX: Final = 8
-"""The most items that a request handles, at each level of its message, before other work has its turn."""
+"""A list of at most this many items is handled without a break; longer lists let other requests run in between."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientSession:
     """The state of a client's connection: its login, its address and its software.
 
-    `sasl` is set on listeners that require it; `principal` is ANONYMOUS until the login has succeeded. The
-    authentication expires at `reauthenticate_at_ms` of the monotonic clock, or never if that is None.
+    `sasl` is None on listeners without SASL. `principal` is ANONYMOUS until the login has succeeded. The login expires
+    at `reauthenticate_at_ms` on the monotonic clock, or never if that is None.
     """
 
     listener: str
     host: str
-    # Rises with each connection of this broker process; see `coordination.connection_order`.
+    # It rises with each connection of this broker process; see `coordination.connection_order`.
     connection_number: int = 0
     is_encrypted: bool = False
     principal: str = ANONYMOUS
     sasl: SaslExchange | None = None
     reauthenticate_at_ms: int | None = None
-    # After SaslHandshake 0 the client sends its tokens in frames without a header.
+    # True after SaslHandshake version 0: the client sends its tokens in frames without a header.
     takes_raw_tokens: bool = False
     client_software: str = ""
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the client may send requests other than those of the login."""
+        """Whether the client may send requests other than those of the login: it has logged in or need not."""
         return self.sasl is None or self.sasl.is_complete
 
     @property
@@ -68,8 +68,8 @@ class ClientSession:
     def logged_in(self, reauth_ms_max: int) -> int:
         """Set the principal of a completed login, and return how long the login lasts, in ms.
 
-        A login by token ends when the token expires. Any login ends after `reauth_ms_max`, unless that is 0. A login
-        without an end (0 is returned) lasts as long as the connection.
+        A login by token ends when the token expires. Any login ends after `reauth_ms_max`, unless that is 0. The result
+        is 0 if the login does not expire.
         """
         assert self.sasl is not None, self
         self.principal = f"User:{self.sasl.user}"
@@ -84,7 +84,7 @@ class ClientSession:
 
 
 class _AtOnce(Generic[T]):
-    """An asynchronous iterator that never waits. An async generator would be registered with the event loop."""
+    """An asynchronous iterator that never waits. An async generator costs more, because the event loop tracks it."""
 
     __slots__ = ("_items",)
 
@@ -103,7 +103,8 @@ class _AtOnce(Generic[T]):
 class Request(Struct, Generic[M_co], kw_only=True, gc=False):
     """A Kafka request with its decoded message, of type `M_co`.
 
-    `throttle_ms` is what quotas require: the response reports it, and the connection reads nothing for that time.
+    `throttle_ms` is the delay that quotas require. The response reports it, and the connection begins no request for
+    that time.
     """
 
     key: ApiKey
@@ -118,8 +119,8 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
 
     @property
     def pace(self) -> Pace:
-        """Lets other requests run now and then while this one, if it is long, is handled. It is created at its first
-        use.
+        """The object with which the handler of a long request lets other requests run in between. It is created at its
+        first use.
         """
         if self._pace is None:
             self._pace = self.services.budget.turns.pace(self.session.owner)
@@ -128,29 +129,29 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
     def in_turns(self, items: Iterable[T]) -> AsyncIterator[T]:
         """Iterate over items, of which there may be thousands, and let other requests run between them.
 
-        For a few items no pace is created, because it would also count the time that the request waits for a
-        coordinator.
+        A list of at most `AT_ONCE_MAX` items is iterated without a pace, because a pace would also count the time that
+        the request waits for a coordinator.
         """
         if isinstance(items, list) and len(items) <= AT_ONCE_MAX:
             return _AtOnce(items)
         return self.pace.items(items)
 
     async def encoded(self, response: Message) -> bytes:
-        """Encode a response in turns, for a handler that keeps the bytes."""
+        """Encode a response in steps, and let other requests run in between. For a handler that caches the bytes."""
         parts: list[bytearray] = []
         await self.pace.run(encode_steps(response, self.version, parts))
         return b"".join(parts)
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Return whether the caller may do this; a refusal is written to the audit log."""
+        """Return whether the caller may do the operation on the resource. A refusal is written to the audit log."""
         if self.sees(operation, resource_type, name):
             return True
         self._audit(operation, resource_type, name)
         return False
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Do the same as `allows`, without the audit log: for resources that a response omits instead of refusing the
-        request.
+        """Return whether the caller may do the operation on the resource, without an audit log entry: for resources
+        that a response merely omits.
         """
         authorizer = self.services.authorizer
         if not authorizer.is_on:
@@ -159,12 +160,12 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return authorizer.allows(session.principal, session.host, operation, resource_type, name)
 
     def sees_cluster(self, operation: Operation) -> bool:
-        """Do the same as `sees`, for the cluster resource."""
+        """Return `sees` for the cluster resource."""
         return self.sees(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """Write a refusal to the audit log, at a limited rate for each owner and kind; a later line counts those left
-        out.
+        """Write a refusal to the audit log, at a limited rate for each client and kind of refusal. A later entry
+        reports how many were not logged.
         """
         session = self.session
         entry = (self.key, operation, resource_type, name)
@@ -184,19 +185,19 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         )
 
     def allows_topic(self, operation: Operation, topic: str) -> bool:
-        """Do the same as `allows`, for a topic."""
+        """Return `allows` for a topic."""
         return self.allows(operation, ResourceType.TOPIC, topic)
 
     def allows_group(self, operation: Operation, group: str) -> bool:
-        """Do the same as `allows`, for a group."""
+        """Return `allows` for a group."""
         return self.allows(operation, ResourceType.GROUP, group)
 
     def allows_cluster(self, operation: Operation) -> bool:
-        """Do the same as `allows`, for the cluster resource."""
+        """Return `allows` for the cluster resource."""
         return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def allows_any_topic(self, operation: Operation) -> bool:
-        """Whether the caller may do this with at least one topic."""
+        """Return whether the caller may do the operation on at least one topic."""
         authorizer = self.services.authorizer
         session = self.session
         return not authorizer.is_on or authorizer.allows_any(
@@ -212,7 +213,7 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         }
 
     def operation_bits(self, resource_type: ResourceType, name: str) -> int:
-        """Return `operations` as a bit field, for messages whose schema has an int32 there."""
+        """Return `operations` as the bit field (an int32) that responses contain."""
         return sum(1 << operation for operation in self.operations(resource_type, name))
 
 
@@ -221,22 +222,22 @@ AnyRequest: TypeAlias = Request[object]
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """A response that is encoded already: buffers to write one after the other."""
+    """A response that is already encoded, as buffers to write one after the other."""
 
     buffers: tuple[ResponseBuffer, ...]
     size_bytes: int
 
 
 def encoded(body: ByteBuffer) -> Encoded:
-    """Return a response whose encoded form is this one buffer."""
+    """Return a response that consists of this one encoded buffer."""
     return Encoded((body,), len(body))
 
 
 class Later(Generic[T]):
-    """A response that the handler passes to `respond` after it has returned, once, on the event loop.
+    """A response that the handler delivers after it has returned, by calling `respond` once, on the event loop.
 
-    It costs less than a future, and the response is sent in the same turn. Who takes it from the handler either sets
-    `respond` or awaits it. A response that comes after the connection has closed is dropped.
+    This costs less than a future, and the response is sent in the same turn of the event loop. The caller of the
+    handler either sets `respond` or awaits this object. A response after the connection has closed is discarded.
     """
 
     __slots__ = ("respond",)
@@ -251,11 +252,11 @@ class Later(Generic[T]):
 
 
 def _dropped(response: object) -> None:
-    raise AssertionError(f"{response} was given before anything waited for it")
+    raise AssertionError(f"the handler called `respond` with {response} before it returned")
 
 
 def at_once(response: asyncio.Future[T]) -> T | asyncio.Future[T]:
-    """Return the result of a future that is done already, or else the future."""
+    """Return the result of the future if it is already done, otherwise the future."""
     return response.result() if response.done() else response
 
 
@@ -267,15 +268,17 @@ NO_RESPONSE = NoResponse()
 
 
 class CloseConnection(Exception):
-    """The request gets no response, and the broker reads no more from the client that sent it."""
+    """The connection must be closed without a response to the request. The text is logged as the reason."""
 
 
 def find_topic(
     request: AnyRequest, name: str | None, topic_id: bytes | None, operation: Operation
 ) -> TopicState | ErrorCode:
-    """Return the topic that a request names by name or, without a name, by id; or the error.
+    """Return the topic that a request identifies by name or, if `name` is None, by id. Return the error code if there
+    is no such topic or the caller lacks the right.
 
-    A caller without any right to a topic does not learn from its id whether it exists.
+    For a topic that the caller may not describe, a lookup by id gives the same error as for an unknown id, so that the
+    response does not reveal whether the topic exists.
     """
     image, is_guarded = request.services.image, request.services.authorizer.is_on
     if name is not None:

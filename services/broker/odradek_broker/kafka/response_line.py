@@ -1,12 +1,13 @@
-"""The requests of a connection in progress, in order of arrival: their responses are sent in the same order.
+"""The requests of a connection that are in progress, in order of arrival. Their responses are sent in the same order.
 
-While the transport has nothing queued, responses go to the socket at once, and slices of files by sendfile(2), from
-the page cache without a copy through this process. From the first byte that the socket does not take, everything goes
-through the transport, so that bytes stay in order and the transport's back-pressure applies. With TLS, and without a
-socket, everything always goes through the transport.
+While the transport's buffer is empty, responses are written directly to the socket. Slices of files are sent by
+sendfile(2), from the page cache without a copy through this process. From the first byte that the socket does not
+accept, everything goes through the transport, so that the bytes stay in order and the transport's back-pressure
+applies. With TLS, or if the transport has no socket, everything always goes through the transport.
 
-A transport buffers everything that it is given. So a long response is given to it in pieces of `PIECE_BYTES_MAX`, one
-in each turn of the event loop, and the next ones when the transport has sent most of the earlier ones.
+A transport buffers all bytes that are written to it. Therefore a long response is written to it in pieces of
+`PIECE_BYTES_MAX`, one in each turn of the event loop, and further pieces follow when the transport has sent most of the
+earlier ones.
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ JOINED_BYTES_MAX: Final = 4096
 PIECE_BYTES_MAX: Final = 256 << 10
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 PINNED_BYTES_MAX: Final = 4 << 20
-"""The last pieces of a longer buffer go to the transport as copies, which do not keep the whole buffer in memory."""
+"""The last pieces of a longer buffer are copied for the transport, because views would keep the whole buffer in
+memory.
+"""
 
 
 class Slot(Struct, eq=False):
-    """The place of one request in the line of responses. Only the connection and the request's own task change it."""
+    """One request in progress, and its response when there is one. Only the connection and the request's task change
+    a slot.
+    """
 
     api_key: int
     version: int
     correlation_id: int
     client_id: str | None = None
     request: AnyRequest | None = None
-    is_unordered: bool = False  # later requests begin only after this one has its response
+    is_unordered: bool = False  # True: later requests begin only after the response to this one
     buffers: Sequence[ResponseBuffer] | None = None  # None: there is no response yet
     work: asyncio.Future[None] | asyncio.Future[Response] | None = None
     began: float = 0.0
@@ -52,7 +57,7 @@ class Slot(Struct, eq=False):
 
 
 class ResponseLine:
-    """The slots of one connection. The connection reads and appends to `slots`; only the line removes from it."""
+    """The slots of one connection, in order. The connection appends to `slots`; only this class removes from it."""
 
     __slots__ = ("_writer", "slots")
 
@@ -68,7 +73,7 @@ class ResponseLine:
         return self._writer
 
     def fill(self, slot: Slot, buffers: Sequence[ResponseBuffer], size_bytes: int) -> None:
-        """Put the response of a request, without the header, into its slot; `size_bytes` is its total size."""
+        """Put the response to a request into its slot. `buffers` have `size_bytes` in all, without the header."""
         head = response_head(slot.api_key, slot.version, slot.correlation_id, size_bytes)
         if size_bytes < JOINED_BYTES_MAX and len(buffers) == 1:
             (body,) = buffers
@@ -76,7 +81,7 @@ class ResponseLine:
                 slot.buffers = (b"".join((head, body)),)  # the usual case
                 return
         filled = [head, *buffers]
-        # A response that waits behind others must not refer to files, because they may be truncated before it is sent.
+        # A response that must wait for earlier ones is copied from the files, which may be truncated before it is sent.
         if slot is self.slots[0]:
             slot.buffers = filled
         else:
@@ -85,7 +90,7 @@ class ResponseLine:
             ]
 
     def flush(self) -> bool:
-        """Send the responses at the head of the line; return whether there were any.
+        """Send all responses that are not behind a missing one; return whether there were any.
 
         Raises:
             OSError: a slice of a log file can no longer be read.
@@ -108,12 +113,12 @@ class ResponseLine:
         return True
 
     def write_on(self) -> None:
-        """Write more of the waiting responses, because the transport has room again."""
+        """Write more of the waiting responses, because the transport can buffer more."""
         if self._writer is not None:
             self._writer.write_on()
 
     def write_rest(self) -> None:
-        """Pass all responses at the head of the line to the transport, which is about to close."""
+        """Pass all responses that are not behind a missing one to the transport, which is about to close."""
         with contextlib.suppress(OSError):  # a slice of a log file can no longer be read
             self.flush()
         if self._writer is not None:
@@ -121,11 +126,11 @@ class ResponseLine:
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes that wait to be given to the transport, or in the transport's buffer."""
+        """The number of bytes that wait in this object or in the transport's buffer."""
         return 0 if self._writer is None else self._writer.unsent_bytes
 
     def drop(self) -> None:
-        """Cancel all requests: the client has disconnected."""
+        """Cancel all requests in progress, because the client has disconnected."""
         if self._writer is not None:
             self._writer.drop()
         for slot in self.slots:
@@ -135,7 +140,7 @@ class ResponseLine:
 
 
 class ResponseWriter:
-    """Writes the responses of one connection, directly to its socket where that is possible."""
+    """Writes the responses of one connection, directly to its socket if that is possible."""
 
     __slots__ = (
         "_begun_bytes",
@@ -214,12 +219,12 @@ class ResponseWriter:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of memory of the waiting buffers. A buffer is freed as a whole, when its last byte was written."""
+        """The memory of the waiting buffers, in bytes. A buffer is freed only after its last byte was written."""
         return self.waiting_bytes + self._begun_bytes
 
     @property
     def held_with_transport_bytes(self) -> int:
-        """The bytes of memory of the waiting buffers, and those in the transport's buffer."""
+        """The memory of the waiting buffers and of the transport's buffer, in bytes."""
         return self.held_bytes + self._transport.get_write_buffer_size()
 
     @property
@@ -234,12 +239,12 @@ class ResponseWriter:
         self.drop()
 
     def drop(self) -> None:
-        """Discard the bytes of responses that were not passed on yet."""
+        """Discard the bytes that were not passed to the transport yet."""
         self._waiting.clear()
         self.waiting_bytes = self._begun_bytes = 0
 
     def _write_past_the_transport(self, buffers: Sequence[ResponseBuffer]) -> list[ByteBuffer]:
-        """Write as much as the socket accepts. Return the rest, which is read from its files, for the transport."""
+        """Write as much as the socket accepts, past the transport. Return the remaining bytes, for the transport."""
         transport = self._transport
         is_free = (
             self._socket_fd >= 0
@@ -264,7 +269,7 @@ class ResponseWriter:
             try:
                 return buffer.send(self._socket_fd)
             except ConnectionError:
-                return 0  # the transport will meet the same error and report it
+                return 0  # the transport will get the same error and report it
         try:
             return os.write(self._socket_fd, buffer)
         except (BlockingIOError, ConnectionError):
@@ -273,9 +278,9 @@ class ResponseWriter:
 
 @coroutine
 def timed(steps: Coroutine[object, object, T], slot: Slot) -> Generator[object, object, T]:
-    """Run a coroutine, and add the seconds for which it keeps the event loop busy to `slot.seconds`.
+    """Run a coroutine, and add the seconds for which it occupies the event loop to `slot.seconds`.
 
-    The time that the coroutine waits between its steps does not count.
+    Time in which the coroutine waits is not counted.
     """
     sent: object = None
     thrown: BaseException | None = None

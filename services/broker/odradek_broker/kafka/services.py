@@ -1,4 +1,4 @@
-"""The object with the broker's services that handlers of Kafka requests use, and the interfaces of some services."""
+"""`Services`: the broker's services that handlers of Kafka requests use, and the interfaces of some of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LEAST_BYTES: Final = 1 << 20
 
 
 class UnsentResponses:
-    """The bytes of responses that are being read from the disk or that clients have not taken yet, of all connections.
+    """Limits the bytes of responses, on all connections together, that are being read from disk or are not sent yet.
 
-    A response to a fetch may have 50 MiB, and what its socket does not take stays in memory. Each connection is
-    bounded, because it begins no request while bytes are unsent. This class bounds all of them together: the more
-    bytes are unsent, the fewer bytes of records go into a new response, down to `LEAST_BYTES`. So many
-    bytes are always allowed, and clients that read their responses make progress beside those that do not. A fetch
-    holds what it reads until it has the response; from then on its connection holds what it has not sent.
+    A response to a fetch may have 50 MiB, and the part that the socket does not accept stays in memory. Each connection
+    is bounded, because it begins no request while bytes are unsent. This class bounds all of them together: the more
+    bytes are unsent, the fewer bytes of records a new response may have, down to `LEAST_BYTES`. That number is always
+    allowed, so that clients that read their responses make progress even if others do not read. First the fetch is
+    the holder of the bytes that it reads; after the response is made, its connection is the holder of the unsent bytes.
     """
 
     __slots__ = ("_bytes_max", "_unsent", "total_bytes")
@@ -45,21 +45,21 @@ class UnsentResponses:
         self.total_bytes = 0
 
     def hold(self, holder: object, size_bytes: int) -> None:
-        """Record how many bytes a fetch reads, or a connection has not sent."""
+        """Record how many bytes `holder` (a fetch or a connection) reads or has not sent. 0 removes the holder."""
         self.total_bytes += size_bytes - self._unsent.pop(holder, 0)
         if size_bytes:
             self._unsent[holder] = size_bytes
 
     def room_for(self, wanted_bytes: int) -> int:
-        """Return how many bytes of records a response may have."""
+        """Return how many bytes of records a response may have: `wanted_bytes`, or fewer if too many are unsent."""
         return min(wanted_bytes, max(self._bytes_max - self.total_bytes, LEAST_BYTES))
 
 
 class MetadataCache:
-    """The encoded responses to Metadata of one image. A newer image drops all of them.
+    """A cache of encoded Metadata responses, for the current image. It is emptied when the image changes.
 
-    A response with 10 topics of 10 partitions takes 0.6 ms to encode, and every client of the cluster requests one at
-    every change.
+    A response with 10 topics of 10 partitions takes 0.6 ms to encode, and all clients of the cluster request the
+    metadata after a change.
     """
 
     ENTRIES_MAX: Final = 64
@@ -71,11 +71,11 @@ class MetadataCache:
         self._responses: dict[object, bytes] = {}
 
     def get(self, offset: int, key: object) -> bytes | None:
-        """Return the cached response to an equal request at the same image, or None."""
+        """Return the cached response to an equal request (`key`) at the image with this offset, or None."""
         return self._responses.get(key) if offset == self._offset else None
 
     def put(self, offset: int, key: object, response: bytes) -> None:
-        """Keep a response if there is room."""
+        """Cache a response unless the cache is full."""
         if offset != self._offset:
             self._offset, self._bytes = offset, 0
             self._responses.clear()
@@ -96,7 +96,11 @@ class Controllers(Protocol):
     async def call(
         self, method: str, request: Message, *, timeout_s: float, is_admin: bool = False
     ) -> Message:
-        """Return the response. Raises NoController or AioRpcError; the request may then have been done or not."""
+        """Return the response.
+
+        Raises:
+            NoController, AioRpcError: there is no response, and the request may or may not have taken effect.
+        """
 
 
 class ProducerIds(Protocol):
@@ -106,14 +110,14 @@ class ProducerIds(Protocol):
 
 
 class TopicCreation(Protocol):
-    """Creates topics that clients name and that do not exist."""
+    """Creates topics that clients use although they do not exist (auto.create.topics.enable)."""
 
     @property
     def is_enabled(self) -> bool:
         """The current value of auto.create.topics.enable."""
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create missing topics and wait until the image has them; return the errors of those that failed."""
+        """Create missing topics and wait until the image contains them. Return the errors of those that failed."""
 
 
 class LocalLog(NamedTuple):
@@ -130,15 +134,15 @@ class LogInventory(Protocol):
     def local_logs(self) -> Sequence[LocalLog]: ...
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Return (total, usable) bytes of the volume; -1 where unknown."""
+        """Return the total and the usable bytes of the volume, or (-1, -1) if they are unknown."""
 
     @property
     def offline_reason(self) -> str:
-        """The reason why the directory is offline until the broker restarts; "" if it is online."""
+        """The error that took the directory offline until the broker restarts; "" while it is online."""
 
     @property
     def full_reason(self) -> str:
-        """The reason why writes are refused at present (a full disk); "" if they are accepted."""
+        """The error because of which writes are refused at present (a full disk); "" while they are accepted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,7 +155,7 @@ class Services:
     partitions: LocalPartitions
     controllers: Controllers
     producer_ids: ProducerIds
-    topic_creation: TopicCreation | None = None  # None: topics are created by CreateTopics alone
+    topic_creation: TopicCreation | None = None  # None: clients cannot create topics by using them
     inventory: LogInventory | None = None
     authorizer: Authorizer = field(default_factory=EverybodyMay)
     quotas: Quotas = field(default_factory=Quotas)

@@ -1,1 +1,1 @@
-"""One module for each Kafka request, grouped by what the request is about."""
+"""The handlers of Kafka requests, grouped by subject."""

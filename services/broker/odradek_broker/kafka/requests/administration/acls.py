@@ -1,4 +1,7 @@
-"""CreateAcls, DeleteAcls and DescribeAcls: access control entries. All are refused while no authorizer applies them."""
+"""CreateAcls, DeleteAcls and DescribeAcls: access control entries.
+
+All three are refused with SECURITY_DISABLED if authorizer.class.name is empty.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ _Deleted = _FilterResult.DeleteAclsMatchingAcl
 _Resource = DescribeAclsResponse.DescribeAclsResource
 _Described = _Resource.AclDescription
 _RESOURCE_TYPES: Final = frozenset(map(int, OPERATIONS_OF))
-_NO_AUTHORIZER: Final = "authorizer.class.name is not set"
+_NO_AUTHORIZER: Final = (
+    "the cluster enforces no ACLs: set authorizer.class.name=acl on all brokers to use them"
+)
 
 
 async def _refuse_creations(
@@ -48,7 +53,7 @@ async def _refuse_creations(
 
 @handles(CreateAclsRequest, refuse=_refuse_creations)
 async def create_acls(request: Request[CreateAclsRequest]) -> CreateAclsResponse:
-    """Add entries. Each has a result of its own."""
+    """Create entries. Each entry has its own result."""
     creations = request.message.creations
     results: list[tuple[int, str]] = [
         _creation_error(request, creation) async for creation in request.in_turns(creations)
@@ -78,7 +83,10 @@ def _creation_error(request: AnyRequest, creation: _Creation) -> tuple[ErrorCode
     if not request.services.authorizer.is_on:
         return ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER
     if kind not in _RESOURCE_TYPES or not creation.resource_name:
-        return ErrorCode.INVALID_REQUEST, f"resource type {kind} is unknown"
+        return (
+            ErrorCode.INVALID_REQUEST,
+            f"the resource type ({kind}) is unknown, or the resource name is empty",
+        )
     if kind == ResourceType.CLUSTER and creation.resource_name != CLUSTER_NAME:
         return ErrorCode.INVALID_REQUEST, f"the resource name of the cluster must be {CLUSTER_NAME}"
     if creation.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
@@ -90,7 +98,7 @@ def _creation_error(request: AnyRequest, creation: _Creation) -> tuple[ErrorCode
     if ":" not in creation.principal or not creation.host:
         return (
             ErrorCode.INVALID_REQUEST,
-            "the principal must be TYPE:NAME, and the host an address or *",
+            "the principal must be TYPE:NAME (for example User:alice), and the host an IP address or *",
         )
     return ErrorCode.NONE, ""
 
@@ -115,7 +123,7 @@ async def _refuse_deletions(
 
 @handles(DeleteAclsRequest, refuse=_refuse_deletions)
 async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse:
-    """Delete the entries that match the filters. Each filter has a result with the entries that it deleted."""
+    """Delete the entries that match the filters. The result of each filter lists the entries that were deleted."""
     if not request.services.authorizer.is_on:
         return await _refuse_deletions(request, ErrorCode.SECURITY_DISABLED)
     filters = request.message.filters
@@ -179,13 +187,15 @@ def _refuse_description(_request: AnyRequest, code: ErrorCode) -> DescribeAclsRe
 async def describe_acls(request: Request[DescribeAclsRequest]) -> DescribeAclsResponse:
     """List the entries that match a filter, by resource.
 
-    The controller looks them up, so the response includes entries that were created through another broker a moment
-    ago.
+    The request is forwarded to the controller, so that the response includes entries that were created through another
+    broker a moment ago.
     """
     if not request.services.authorizer.is_on:
         return _no_acls(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
     if not _is_valid(request.message):
-        return _no_acls(ErrorCode.INVALID_REQUEST, "a field of the filter has an unknown value")
+        return _no_acls(
+            ErrorCode.INVALID_REQUEST, "a field of the filter is UNKNOWN (0): use ANY (1)"
+        )
     if _matches_nothing(request.message):
         return _no_acls(ErrorCode.NONE)
     query = pb.DescribeAclsRequest(filter=_entry_filter(request.message))
@@ -219,7 +229,9 @@ def _no_acls(code: int, text: str = "") -> DescribeAclsResponse:
 
 
 def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
-    """Convert a filter to the controller's form. There an empty text matches anything, as null does in Kafka."""
+    """Convert a filter to the controller's message, in which an empty string matches anything, as null does in Kafka's
+    protocol.
+    """
     return pb.AclEntry(
         resource_type=filter_.resource_type_filter,
         resource_name=filter_.resource_name_filter or "",
@@ -232,18 +244,20 @@ def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
 
 
 def _matches_nothing(filter_: _Filter | DescribeAclsRequest) -> bool:
-    """Whether the filter asks for an empty text, which no entry has. In the controller's form it would match all."""
+    """Return whether the filter has an empty string, which matches no entry in Kafka's protocol. In the controller's
+    message it would match all entries.
+    """
     return "" in (filter_.resource_name_filter, filter_.principal_filter, filter_.host_filter)
 
 
 def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:
-    """Whether no part of the filter is UNKNOWN. A filter with such a part could match entries by accident."""
+    """Return whether no field of the filter is UNKNOWN (0), which could match entries by accident."""
     return all(value > 0 for value, _ in _parts(filter_))
 
 
 def _is_known(filter_: _Filter) -> bool:
-    """Whether this broker knows the value of every part. A deletion with another one would seem to have found nothing;
-    a description finds nothing indeed.
+    """Return whether this broker knows the value of every field, which a newer client may not ensure. A deletion with
+    an unknown value must fail; otherwise it would seem that no entry matched.
     """
     return all(value <= max(known) for value, known in _parts(filter_))
 

@@ -1,7 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs: change the configs of topics, brokers and groups (KIP-339).
 
-The older AlterConfigs replaces all configs of a resource: those that it does not name are removed. The incremental
-request sets, deletes, appends and subtracts. Both change all configs of a resource, or none; the controller decides.
+The older AlterConfigs replaces all configs of a resource and removes those that the request does not name.
+IncrementalAlterConfigs sets and deletes single configs, and appends to lists or subtracts from them. Both requests are
+forwarded to the controller, which applies all changes of a resource or none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _Outcome: TypeAlias = tuple[int, str]
 
 @handles(AlterConfigsRequest)
 async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsResponse:
-    """Replace the configs of resources. Each resource has a result of its own."""
+    """Replace the configs of resources. Each resource has its own result."""
     resources = [
         pb.AlterConfigsResource(
             type=cast("pb.ConfigResourceType", resource.resource_type),
@@ -72,7 +73,7 @@ async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsRe
 async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest],
 ) -> IncrementalAlterConfigsResponse:
-    """Change single configs of resources. Each resource has a result of its own."""
+    """Change single configs of resources. Each resource has its own result."""
     resources = [
         pb.AlterConfigsResource(
             type=cast("pb.ConfigResourceType", resource.resource_type),
@@ -106,7 +107,7 @@ async def incremental_alter_configs(
 async def _alter(
     request: AnyRequest, resources: Sequence[pb.AlterConfigsResource], *, validate_only: bool
 ) -> list[_Outcome]:
-    """Forward the alterations that the caller may do to the controller; return a result for each resource."""
+    """Forward the allowed changes to the controller. Return an error code and text for each resource."""
     outcomes: list[_Outcome] = []
     allowed: list[int] = []
     counts = Counter((resource.type, resource.name) for resource in resources)
@@ -138,10 +139,13 @@ def _refusal(
     if is_twice:
         return ErrorCode.INVALID_REQUEST, "the request names this resource twice"
     if any(operation.operation not in _OPERATIONS for operation in resource.operations):
-        return ErrorCode.INVALID_REQUEST, "the operations are 0 set, 1 delete, 2 append, 3 subtract"
+        return (
+            ErrorCode.INVALID_REQUEST,
+            "the operation is unknown: use 0 (set), 1 (delete), 2 (append) or 3 (subtract)",
+        )
     for operation in resource.operations:
         if operation.operation != _DELETE and not operation.HasField("value"):
-            return ErrorCode.INVALID_REQUEST, f"the config {shortened(operation.name)} has no value"
+            return ErrorCode.INVALID_REQUEST, f"the value of {shortened(operation.name)} is missing"
     match int(resource.type):
         case ConfigResourceType.TOPIC:
             if not request.allows_topic(Operation.ALTER_CONFIGS, resource.name):

@@ -1,8 +1,8 @@
 """ApiVersions: the requests that this broker serves, and the features of its cluster (KIP-511, KIP-584).
 
-From version 5 on a client names the broker that it expects (KIP-1242). While a client remembers an address, that
-address may pass to another broker or to another cluster; such a client is told to start again from its bootstrap
-servers.
+From version 5 on, the request contains the cluster id and the broker id that the client expects (KIP-1242). The address
+of a broker may be reassigned to another broker or cluster while clients have it cached. Such a client gets
+REBOOTSTRAP_REQUIRED, and connects to its bootstrap servers again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from odradek_protocol.metadata.features import (
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
 _WITH_NODE: Final = 5
-# Java clients before 3.9 refuse a broker that reports a feature whose lowest level is 0 (KAFKA-17492).
+# Java clients before 3.9 cannot connect to a broker that reports a feature whose lowest level is 0 (KAFKA-17492).
 _LEVEL_0_FROM: Final = 4
 
 
 @handles(ApiVersionsRequest)
 def api_versions(request: Request[ApiVersionsRequest]) -> ApiVersionsResponse:
-    """List the requests that this broker serves. From version 3 on, the client names its software."""
+    """List the requests that this broker serves. From version 3 on, the request names the client's software."""
     message = request.message
     if request.version >= _WITH_NODE and (error := _wrong_node(request)) is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error, api_keys=[])

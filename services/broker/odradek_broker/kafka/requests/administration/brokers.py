@@ -28,14 +28,14 @@ _Broker = DescribeClusterResponse.DescribeClusterBroker
 
 @handles(DescribeClusterRequest)
 def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
-    """Describe the cluster and its live brokers; if the client asks for them, also the fenced ones."""
+    """Describe the cluster and its live brokers, and the fenced ones if the request includes them."""
     message = request.message
     if message.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
             if message.endpoint_type == _CONTROLLERS
             else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="this is a broker",
+            error_message="this is a broker, not a controller: use --bootstrap-server for it",
             cluster_id="",
             brokers=[],
         )
@@ -61,7 +61,7 @@ def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeCluste
         brokers=brokers,
     )
     if message.include_cluster_authorized_operations:
-        # Without the right to DESCRIBE the caller has none of those that it may know.
+        # A caller that may not describe the cluster gets an empty set, as in Kafka.
         sees = request.sees_cluster(Operation.DESCRIBE)
         response.authorized_operations = (
             request.operations(ResourceType.CLUSTER, CLUSTER_NAME) if sees else set()
@@ -89,7 +89,7 @@ def _unregistered(code: int, text: str = "") -> UnregisterBrokerResponse:
 
 
 def node_of(broker: BrokerState, listener: str) -> NodeEndpoint | None:
-    """Return the broker's endpoint on that listener; None if it has no such listener."""
+    """Return the broker's endpoint on a listener, or None if it has no such listener."""
     endpoint = broker.endpoint(listener)
     if endpoint is None:
         return None
@@ -97,7 +97,7 @@ def node_of(broker: BrokerState, listener: str) -> NodeEndpoint | None:
 
 
 def live_nodes(request: AnyRequest) -> list[NodeEndpoint]:
-    """Return all brokers that the client may connect to, by id."""
+    """Return the endpoints of all live brokers on the listener that the client uses, ordered by id."""
     listener = request.session.listener
     image = request.services.image
     return [
@@ -110,7 +110,7 @@ def live_nodes(request: AnyRequest) -> list[NodeEndpoint]:
 def endpoints_of(
     request: AnyRequest, leaders: Iterable[CurrentLeader | None]
 ) -> tuple[NodeEndpoint, ...]:
-    """Return the endpoints of the leaders that a response names, each once."""
+    """Return the endpoint of each broker among `leaders`, without duplicates, for the response (KIP-951)."""
     brokers = request.services.image.brokers
     ids = sorted({leader.broker_id for leader in leaders if leader and leader.broker_id >= 0})
     return tuple(

@@ -39,13 +39,13 @@ async def _refuse_alterations(
 async def alter_client_quotas(
     request: Request[AlterClientQuotasRequest],
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas. An entity has one result, with the first error of its quotas."""
+    """Set and remove quotas. Each entity has one result, with the first error of its quotas."""
     message = request.message
     outcomes: list[tuple[int, str]] = [(ErrorCode.NONE, "")] * len(message.entries)
     owners: list[int] = []
     quotas: list[pb.QuotaEntry] = []
     async for number, entry in request.in_turns(enumerate(message.entries)):
-        # Each quota of the entry repeats its entity.
+        # In the controller's message each quota repeats the entity, so its length must be bounded.
         if len(entry.entity) > len(_ENTITY_TYPES):
             text = f"an entity has at most {len(_ENTITY_TYPES)} parts, not {len(entry.entity)}"
             outcomes[number] = (ErrorCode.INVALID_REQUEST, text)
@@ -105,7 +105,7 @@ def _refuse_description(_request: AnyRequest, code: ErrorCode) -> DescribeClient
 async def describe_client_quotas(
     request: Request[DescribeClientQuotasRequest],
 ) -> DescribeClientQuotasResponse:
-    """List the quotas of matching entities; with `strict`, only of entities with exactly the types named."""
+    """List the quotas of matching entities. With `strict`, an entity must have exactly the types in the request."""
     message = request.message
     async for component in request.in_turns(message.components):
         if component.entity_type not in _ENTITY_TYPES:

@@ -1,10 +1,12 @@
-"""DescribeConfigs and ListConfigResources: values of configs, where they come from, and which resources have any.
+"""DescribeConfigs and ListConfigResources: the values and sources of configs, and the resources that have configs.
 
-    topic's own > this broker's own > default of all brokers > this process's settings > built in
+The first source that sets a config determines the value:
 
-A topic's config falls back on the broker config that is its default (`retention.ms` on `log.retention.ms`), and the
-response lists the whole chain as synonyms (KIP-226). The response never has the values of secrets.
-ListConfigResources lists the resources that have configs (KIP-1142); its version 0 lists client metrics alone.
+    config of the topic > config of this broker > config of all brokers > this process's settings > built-in default
+
+If the topic does not set a config, the value is that of a broker config with another name (for `retention.ms` it is
+`log.retention.ms`). The response lists the whole chain as synonyms (KIP-226), and never contains the values of secrets.
+ListConfigResources lists the resources that have configs (KIP-1142); its version 0 lists only client metrics.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
 _Refusal: TypeAlias = tuple[ErrorCode, str]
-# Such resources have no configs here, because brokers collect no metrics of clients.
+# Resources of this type have no configs here, because brokers do not collect metrics of clients.
 _CLIENT_METRICS: Final = 16
 _BROKER_LOGGER: Final = 8
 _KNOWN_TYPES: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})
@@ -51,7 +53,7 @@ _Resource = ListConfigResourcesResponse.ConfigResource
 
 @handles(DescribeConfigsRequest)
 async def describe_configs(request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-    """Describe each resource once, from this broker's image and its own settings."""
+    """Describe each resource once, from this broker's metadata image and its settings."""
     results = []
     resources = {
         (resource.resource_type, resource.resource_name): resource
@@ -95,7 +97,7 @@ def _describe(request: AnyRequest, kind: int, name: str) -> Iterator[DescribedCo
             if not request.allows_cluster(Operation.DESCRIBE_CONFIGS):
                 return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""
             if name and name != str(settings.node_id):
-                text = f"this is broker {settings.node_id}, not {shortened(name)}"
+                text = f"this is broker {settings.node_id}: send the request to broker {shortened(name)} itself"
                 return ErrorCode.INVALID_REQUEST, text
             return describe_broker(settings, image, name)
         case ConfigResourceType.GROUP:
@@ -135,9 +137,9 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConfig:
-    """A config with its value; `synonyms` are (name, value, source), the one in effect first.
+    """A config with its value. `synonyms` are (name, value, source), and the first one is in effect.
 
-    Values of sensitive configs are None.
+    The values of sensitive configs are None.
     """
 
     name: str
@@ -156,7 +158,7 @@ def describe_topic(
     topic: str,
     own: Mapping[str, str] | None = None,
 ) -> Iterator[DescribedConfig]:
-    """Yield all configs of a topic. `own` are those that were set for it, by default those in the image."""
+    """Yield all configs of a topic. `own` are the configs that the topic sets; None: those in the image."""
     if own is None:
         own = image.config_of(ConfigResourceType.TOPIC, topic)
     inert = {name: INERT_TOPIC_CONFIGS[name] for name in own.keys() & INERT_TOPIC_CONFIGS.keys()}
@@ -175,7 +177,7 @@ def describe_topic(
 def describe_broker(
     settings: BrokerSettings, image: MetadataImage, broker: str
 ) -> Iterator[DescribedConfig]:
-    """Yield all configs of this broker; with an empty name, the configs set for all brokers."""
+    """Yield all configs of this broker. If `broker` is empty, yield the configs that are set for all brokers."""
     if not broker:
         for name, value in sorted(image.config_of(*ALL_BROKERS).items()):
             definition = BROKER_CONFIGS.get(name)
@@ -210,7 +212,7 @@ def describe_broker(
 def describe_group(
     settings: BrokerSettings, image: MetadataImage, group: str
 ) -> Iterator[DescribedConfig]:
-    """Yield all configs of a group; a broker's own settings are the defaults."""
+    """Yield all configs of a group. The broker's settings are the defaults."""
     own = image.config_of(ConfigResourceType.GROUP, group)
     for name, definition in sorted(GROUP_CONFIGS.items()):
         chain: list[tuple[str, str, int]] = []
@@ -267,7 +269,7 @@ def _refuse_list(_request: AnyRequest, code: ErrorCode) -> ListConfigResourcesRe
 async def list_config_resources(
     request: Request[ListConfigResourcesRequest],
 ) -> ListConfigResourcesResponse:
-    """List the resources of the types named, or of all types if none is named."""
+    """List the resources of the requested types, or of all types if the request names none."""
     if request.version == 0:
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
     types = set(request.message.resource_types) or _KNOWN_TYPES

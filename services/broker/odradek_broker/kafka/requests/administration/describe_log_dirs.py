@@ -22,7 +22,7 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeLogDirsResponse:
     needs=lambda services: services.inventory is not None,
 )
 async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
-    """Describe the broker's data directory, with the requested partitions, or with all of them."""
+    """Describe the broker's data directory with the logs of the requested partitions, or of all partitions."""
     inventory = request.services.inventory
     assert inventory is not None
     named: set[tuple[str, int]] | None = None

@@ -15,7 +15,7 @@ _Partition = _Topic.PartitionResult
 
 
 async def _refuse(request: Request[ElectLeadersRequest], code: ErrorCode) -> ElectLeadersResponse:
-    """Refuse the election of each partition, because version 0 has no error for the whole request."""
+    """Return `code` for each partition, too, because version 0 has no error code for the whole request."""
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
@@ -33,13 +33,13 @@ async def _refuse(request: Request[ElectLeadersRequest], code: ErrorCode) -> Ele
 
 @handles(ElectLeadersRequest, refuse=_refuse)
 async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
-    """Elect leaders of the requested partitions. If their list is null, elect those of all partitions, and omit from
-    the response those that needed no election.
+    """Elect leaders of the requested partitions. If the list of partitions is null, elect leaders of all partitions,
+    and omit from the response the partitions that needed no election.
     """
     message = request.message
     named = message.topic_partitions
     if named is not None and not any(topic.partitions for topic in named):
-        # The controller would take a command without partitions as one for all of them.
+        # For the controller, a command without partitions means all partitions.
         return ElectLeadersResponse(error_code=ErrorCode.NONE, replica_election_results=[])
     command = pb.ElectLeadersRequest(
         election_type=message.election_type,

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: partitions that move to other replicas (KIP-455)."""
+"""AlterPartitionReassignments and ListPartitionReassignments: moves of partitions to other brokers (KIP-455)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _refuse_alterations(
 async def alter_partition_reassignments(
     request: Request[AlterPartitionReassignmentsRequest],
 ) -> AlterPartitionReassignmentsResponse:
-    """Move partitions to other replicas; null replicas cancel a move. Each partition has a result of its own."""
+    """Move partitions to other brokers. Null replicas cancel a move. Each partition has its own result."""
     message = request.message
     allows_factor_change = (
         request.version < _WITH_FACTOR_CHANGE or message.allow_replication_factor_change
@@ -66,7 +66,7 @@ async def alter_partition_reassignments(
             if partition.replicas is not None and not partition.replicas:
                 results[topic.name, index] = (
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    "there must be at least one replica",
+                    "the list of replicas is empty: name at least one, or null to cancel a move",
                 )
                 continue
             moves.append(
@@ -129,7 +129,7 @@ def _refuse_list(_request: AnyRequest, code: ErrorCode) -> ListPartitionReassign
 async def list_partition_reassignments(
     request: Request[ListPartitionReassignmentsRequest],
 ) -> ListPartitionReassignmentsResponse:
-    """List the moves in progress, of the partitions named or of all, as this broker's image has them."""
+    """List the moves in progress of the requested partitions, or of all partitions, from this broker's image."""
     topics: dict[str, list[_OngoingPartition]] = {}
     async for name, state in request.in_turns(_partitions(request)):
         if state.adding or state.removing:

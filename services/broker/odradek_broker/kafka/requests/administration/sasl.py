@@ -1,9 +1,9 @@
 """SaslHandshake and SaslAuthenticate: the login of a connection.
 
-The client chooses a mechanism, then sends tokens; the last one sets the connection's principal. After SaslHandshake 0
-tokens come in frames without headers, and `kafka.connection` calls `log_in` itself. A failed login is reported without
-the reason, and the connection is closed. With `connections.max.reauth.ms`, or a token that expires, the response says
-how long the login lasts (KIP-368).
+The client chooses a mechanism and then sends tokens; after the last one, the connection has the client's principal.
+After SaslHandshake version 0, tokens arrive in frames without headers, and `kafka.connection` calls `log_in` itself. A
+failed login is reported without the reason, and the connection is closed. If the login expires, because of
+`connections.max.reauth.ms` or the lifetime of a token, the response says after which time (KIP-368).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odradek_runtime.budget.shares import owner_of
 
 @handles(SaslHandshakeRequest)
 def sasl_handshake(request: Request[SaslHandshakeRequest]) -> SaslHandshakeResponse:
-    """List the listener's mechanisms, whether or not the client's choice is one of them."""
+    """Set the mechanism that the client chooses. The response lists all mechanisms of the listener, as in Kafka."""
     sasl = request.session.sasl
     if sasl is None:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
@@ -39,14 +39,15 @@ def sasl_handshake(request: Request[SaslHandshakeRequest]) -> SaslHandshakeRespo
 
 @handles(SaslAuthenticateRequest)
 async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAuthenticateResponse:
-    """Handle one step of the SASL exchange: a token of the client, and the broker's token in the response."""
+    """Handle one step of the SASL exchange: the request has the client's token, the response the broker's."""
     session = request.session
     sasl = session.sasl
     if sasl is None or not sasl.expects_token:
         request.closes_connection = True
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
-            error_message="a SaslHandshake must come first",
+            error_message="no SASL mechanism was chosen: send SaslHandshake before SaslAuthenticate, and only to a"
+            " listener that uses SASL",
             auth_bytes=b"",
         )
     try:
@@ -60,7 +61,8 @@ async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAu
         request.closes_connection = True
         return SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-            error_message="authentication failed",
+            error_message="authentication failed: check the user name and the password or token; the broker's log has"
+            " the reason",
             auth_bytes=b"",
         )
     return SaslAuthenticateResponse(
@@ -74,10 +76,14 @@ async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAu
 async def log_in(
     session: ClientSession, token: bytes, budget: ClientBudget, *, reauth_ms_max: int
 ) -> tuple[bytes, int]:
-    """Return the response to a token, and how long the login lasts in ms once it is complete (else 0).
+    """Return the response to a token, and how long the login lasts in ms. This time is 0 if the login is not complete
+    or does not expire.
 
-    The number of proofs that are checked at once is limited, with a share for each address. The more often an address
-    has failed, the longer its next failure response is delayed. Raises LoginFailed after it has logged the failure.
+    The number of tokens that are checked at the same time is limited, with a share for each address. The response to a
+    failed login is delayed, longer with each failure of the address.
+
+    Raises:
+        LoginFailed: the login failed. The failure is already in the audit log.
     """
     sasl = session.sasl
     assert sasl is not None, session

@@ -1,8 +1,8 @@
 """AlterUserScramCredentials and DescribeUserScramCredentials: the users that may log in by SCRAM (KIP-554).
 
-The client salts the password; what the cluster stores cannot be turned back into it. On a connection without TLS the
-salted password would be as good as the password to an eavesdropper: the broker refuses it there, unless the client
-is on the same machine.
+The client salts and hashes the password, and the password cannot be computed from the credential that the cluster
+stores. To an eavesdropper, however, the salted password is as useful as the password. Therefore the broker refuses a
+salted password on a connection without TLS, unless the client is on the same machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def _refuse_alterations(
 async def alter_user_scram_credentials(
     request: Request[AlterUserScramCredentialsRequest],
 ) -> AlterUserScramCredentialsResponse:
-    """Set and remove credentials. A user has one result; an invalid credential refuses all credentials of its user."""
+    """Set and remove credentials. Each user has one result. If one change of a user is invalid, none is made."""
     items = _items(request)
     outcomes: dict[str, _Outcome] = {item.name: (ErrorCode.NONE, "") for item in items}
     counts = Counter((item.name, item.mechanism) for item in items)
@@ -108,22 +108,28 @@ def _alteration_error(
     request: AnyRequest, item: _Deletion | _Upsertion, *, is_twice: bool
 ) -> _Outcome:
     if is_twice:
-        return ErrorCode.DUPLICATE_RESOURCE, "the request names this credential twice"
+        return (
+            ErrorCode.DUPLICATE_RESOURCE,
+            "the request changes the same credential (user and mechanism) twice",
+        )
     if not item.name:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user name is empty"
     if item.mechanism not in _MECHANISMS:
-        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"mechanism {item.mechanism} is unknown"
+        return (
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            f"mechanism {item.mechanism} is unknown: use 1 (SCRAM-SHA-256) or 2 (SCRAM-SHA-512)",
+        )
     if isinstance(item, _Deletion):
         return ErrorCode.NONE, ""
     if not ITERATIONS_MIN <= item.iterations <= ITERATIONS_MAX:
         return (
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"the iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {item.iterations}",
+            f"the number of iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {item.iterations}",
         )
     if not request.session.is_encrypted and not is_loopback(request.session.host):
         return (
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            "a password is accepted over TLS only, or from the broker's own host",
+            "a password is accepted only over TLS or from the broker's own host: connect to a TLS listener",
         )
     return ErrorCode.NONE, ""
 
@@ -138,7 +144,7 @@ def _refuse_description(
 async def describe_user_scram_credentials(
     request: Request[DescribeUserScramCredentialsRequest],
 ) -> DescribeUserScramCredentialsResponse:
-    """List mechanisms and iterations of the users named, or of all; never the credentials themselves."""
+    """List the mechanisms and iterations of the requested users, or of all users; never the credentials themselves."""
     users = request.message.users
     scram = request.services.image.scram
     names = [user.name for user in users] if users else sorted({name for name, _ in scram})

@@ -1,7 +1,7 @@
 """UpdateFeatures: raises or lowers feature levels of the whole cluster, one after the other (KIP-584, KIP-1022).
 
-Up to version 1 each feature has a result of its own. From version 2 on there is one for all: nothing is changed
-unless every level is valid, and the first that the controller refuses ends the request.
+Up to version 1, each feature has its own result. From version 2 on, there is one result for the whole request: no
+feature is changed unless all levels are valid, and the first change that the controller refuses ends the request.
 """
 
 from __future__ import annotations
@@ -70,19 +70,23 @@ def _only_validates(request: Request[UpdateFeaturesRequest]) -> bool:
 
 
 def _error_of(request: Request[UpdateFeaturesRequest], update: _Update) -> tuple[int, str]:
-    """Return the error of an update that needs no question to the controller, which checks changes again."""
+    """Return the error of an update as far as this broker can tell. The controller checks every change again."""
     invalid, feature = ErrorCode.INVALID_UPDATE_VERSION, shortened(update.feature)
     level = update.max_version_level
     lowest, highest = SUPPORTED_FEATURES.get(update.feature, (0, 0))
     if not lowest <= level <= highest:
-        return invalid, f"{feature} has the levels {lowest} to {highest}, not {level}"
+        return invalid, f"{feature} can have the levels {lowest} to {highest}, not {level}"
     if request.version >= 1 and update.upgrade_type not in _UPGRADE_TYPES:
-        return invalid, f"{feature}: there is no upgrade type {update.upgrade_type}"
+        return (
+            invalid,
+            f"{feature}: upgrade type {update.upgrade_type} is unknown: use 1 (upgrade), 2 (safe"
+            " downgrade) or 3 (unsafe downgrade)",
+        )
     present = request.services.image.feature_level(update.feature)
     if level < present and not _allows_downgrade(request, update):
         return (
             invalid,
-            f"{feature} is at level {present}; allow the downgrade to lower it to {level}",
+            f"{feature} is at level {present}: to lower it to {level}, request a downgrade",
         )
     return ErrorCode.NONE, ""
 

@@ -1,5 +1,7 @@
-"""Kafka requests of consumer groups. `odradek_broker.groups` decides about them, and `coordination` runs its state
-machines.
+"""Kafka requests about consumer groups.
+
+`odradek_broker.groups` has the state machines that decide about these requests, and `odradek_broker.coordination` runs
+the state machines.
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ from odradek_protocol.metadata.features import GROUP_VERSION
 
 
 def has_groups(services: Services) -> bool:
-    """Whether this broker coordinates groups at all."""
+    """Return whether this broker has a group coordinator."""
     return services.groups is not None
 
 
 def has_consumer_protocol(request: AnyRequest) -> bool:
-    """Whether the cluster's level of group.version allows the consumer protocol (KIP-848)."""
+    """Return whether the level of the feature group.version allows the consumer protocol (KIP-848)."""
     return request.services.image.feature_level(GROUP_VERSION) >= 1
 
 
 def coordinator(request: AnyRequest) -> GroupCoordinator:
-    """Return the broker's group coordinator; handlers that call this declare `needs=has_groups`."""
+    """Return the broker's group coordinator. Handlers that call this must declare `needs=has_groups`."""
     groups = request.services.groups
     assert groups is not None, "this broker coordinates no groups"
     return groups
@@ -35,7 +37,7 @@ def coordinator(request: AnyRequest) -> GroupCoordinator:
 async def describe(
     request: AnyRequest, group_id: str, group_type: str
 ) -> GroupDescription | tuple[ErrorCode, str]:
-    """Return a group of that type, or the error and its text if it is missing or the caller may not see it."""
+    """Return the group if it has this type. Otherwise return an error code and a text."""
     if not request.allows_group(Operation.DESCRIBE, group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
     try:

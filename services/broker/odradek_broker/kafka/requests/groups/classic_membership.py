@@ -1,7 +1,7 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: membership by the classic protocol.
 
-A join waits until the rebalance is complete. Then the leader sends the assignment with its SyncGroup, and every member
-gets its part in the response to its own.
+The response to JoinGroup is sent when the rebalance is complete. Then the group's leader sends the assignment with its
+SyncGroup, and every member gets its part of the assignment in the response to its own SyncGroup.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from odradek_protocol.kafka.messages import (
 )
 
 CLIENT_ID_CHARACTERS_MAX: Final = 255
-"""How many characters of a client id a group stores. Member ids begin with them."""
+"""A group stores only the first characters of a client id, up to this number. Member ids begin with them."""
 _KNOWN_MEMBER_FROM: Final = 4
 _PROTOCOL_MAY_BE_NULL_FROM: Final = 7
 _SKIPS_ASSIGNMENT_FROM: Final = 9
@@ -57,7 +57,7 @@ async def _refuse_join(request: Request[JoinGroupRequest], code: ErrorCode) -> J
 
 @handles(JoinGroupRequest, refuse=_refuse_join, needs=has_groups)
 async def join_group(request: Request[JoinGroupRequest]) -> JoinGroupResponse:
-    """Join or rejoin a group."""
+    """Join or rejoin a group. This waits until the rebalance is complete."""
     message = request.message
     instance_id = message.group_instance_id if request.version >= 5 else None
     client_id = (request.client_id or "")[:CLIENT_ID_CHARACTERS_MAX]
@@ -116,7 +116,7 @@ def _refuse_sync(_request: AnyRequest, code: ErrorCode) -> SyncGroupResponse:
 
 @handles(SyncGroupRequest, refuse=_refuse_sync, needs=has_groups)
 async def sync_group(request: Request[SyncGroupRequest]) -> SyncGroupResponse:
-    """Wait for the assignment, which the group's leader sends, and return the member's part of it."""
+    """Wait until the group's leader has sent the assignment, and return the member's part of the assignment."""
     message = request.message
     names_protocol = request.version >= _SYNC_NAMES_PROTOCOL_FROM
     sync = SyncGroup(
@@ -151,10 +151,10 @@ def _refuse_heartbeat(_request: AnyRequest, code: ErrorCode) -> HeartbeatRespons
 
 @handles(HeartbeatMessage, decode=decode_heartbeat, refuse=_refuse_heartbeat, needs=has_groups)
 def heartbeat(request: Request[HeartbeatMessage]) -> _BeatResponse | Awaitable[_BeatResponse]:
-    """Keep a member in its group.
+    """Extend the session of a group member.
 
-    While the coordinator loads the group, the member keeps its place without a check, as in Apache Kafka: to some
-    clients (aiokafka) a heartbeat that is refused for the load is the end of the consumer.
+    While the coordinator loads the group, the response has no error, as in Apache Kafka, because some clients
+    (aiokafka) treat COORDINATOR_LOAD_IN_PROGRESS as fatal to the consumer.
     """
     message = request.message
     beat = Heartbeat(
@@ -184,7 +184,7 @@ def _refuse_leave(_request: AnyRequest, code: ErrorCode) -> LeaveGroupResponse:
 
 @handles(LeaveGroupRequest, refuse=_refuse_leave, needs=has_groups)
 async def leave_group(request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
-    """Remove one member; from version 3 on several, by member id or instance id."""
+    """Remove one member from its group or, from version 3 on, several, by member id or instance id."""
     message = request.message
     names_members = request.version >= _LEAVE_NAMES_MEMBERS_FROM
     members: tuple[tuple[MemberId, str | None], ...] = (

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: the consumer protocol (KIP-848).
 
-A heartbeat joins a group, stays in it, reports the partitions that the member owns, or leaves.
+By a heartbeat, a member joins a group, stays in the group, reports the partitions that it owns, or leaves the group.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BeatResponse: TypeAlias = ConsumerGroupHeartbeatResponse | Encoded
 def consumer_group_heartbeat(
     request: Request[ConsumerGroupHeartbeatRequest],
 ) -> _BeatResponse | Awaitable[_BeatResponse]:
-    """Handle a member's heartbeat, and return its epoch and its assignment."""
+    """Handle a member's heartbeat. The response has the member's epoch, and its assignment if that has changed."""
     if not has_consumer_protocol(request):
         return _refused(request, ErrorCode.UNSUPPORTED_VERSION)
     if not request.allows_group(Operation.READ, request.message.group_id):
@@ -69,7 +69,7 @@ def consumer_group_heartbeat(
 
 
 async def _subscribe(request: Request[ConsumerGroupHeartbeatRequest]) -> _BeatResponse:
-    """Handle a heartbeat that names topics, of which there may be thousands."""
+    """Handle a heartbeat with subscribed topics, of which there may be thousands."""
     async for name in request.in_turns(request.message.subscribed_topic_names or ()):
         if not request.allows_topic(Operation.DESCRIBE, name):
             return _refused(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -81,7 +81,7 @@ def _beat(
     request: Request[ConsumerGroupHeartbeatRequest],
 ) -> _BeatResponse | Awaitable[_BeatResponse]:
     message = request.message
-    # From version 1 on, a client chooses its member id. In version 0 the first response gives it one.
+    # From version 1 on, a client chooses its member id. In version 0, the broker chooses one in the first response.
     if not message.member_id and (request.version >= 1 or message.member_epoch != 0):
         return _refused(request, ErrorCode.INVALID_REQUEST)
     names, owned = message.subscribed_topic_names, message.topic_partitions
@@ -157,7 +157,7 @@ def _heartbeat_response(request: AnyRequest, outcome: ConsumerHeartbeatAnswer) -
 async def consumer_group_describe(
     request: Request[ConsumerGroupDescribeRequest],
 ) -> ConsumerGroupDescribeResponse:
-    """Describe each group once, however often the request names it, with current and target assignments."""
+    """Describe groups with their current and target assignments. A group that is named twice is described once."""
     return ConsumerGroupDescribeResponse(
         groups=[
             await _describe(request, group_id)
@@ -173,7 +173,7 @@ async def _describe(request: Request[ConsumerGroupDescribeRequest], group_id: st
     if isinstance(group, tuple):
         return _not_described(group_id, *group)
     if not _sees_topics(request, group):
-        text = "the group reads topics that may not be described"
+        text = "the group reads topics that the caller may not describe"
         return _not_described(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
     described = _Described(
         error_code=ErrorCode.NONE,
@@ -191,7 +191,9 @@ async def _describe(request: Request[ConsumerGroupDescribeRequest], group_id: st
 
 
 def _sees_topics(request: AnyRequest, group: GroupDescription) -> bool:
-    """Whether the caller may see every topic in the assignments and targets of members (KAFKA-18813)."""
+    """Return whether the caller may describe every topic in the members' assignments and target assignments
+    (KAFKA-18813).
+    """
     topics = request.services.image.topics
     ids = {
         topic_id for member in group.members for topic_id in (*member.assignment, *member.target)

@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups and DeleteGroups. DescribeGroups describes groups of the classic protocol alone."""
+"""ListGroups, DescribeGroups and DeleteGroups. DescribeGroups describes only groups of the classic protocol."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _Deleted = DeleteGroupsResponse.DeletableGroupResult
 
 @handles(ListGroupsRequest, needs=has_groups)
 async def list_groups(request: Request[ListGroupsRequest]) -> ListGroupsResponse:
-    """List the groups that this broker coordinates; clients ask every broker.
+    """List the groups that this broker coordinates. Clients send this request to every broker.
 
-    Later versions filter by state and by type, whose names compare without case.
+    From version 4 on, the request may filter by state, and from version 5 on by type. Case does not matter.
     """
     message = request.message
     states = {state.lower() for state in message.states_filter} if request.version >= 4 else set()
@@ -66,7 +66,7 @@ async def list_groups(request: Request[ListGroupsRequest]) -> ListGroupsResponse
 
 @handles(DescribeGroupsRequest, needs=has_groups)
 async def describe_groups(request: Request[DescribeGroupsRequest]) -> DescribeGroupsResponse:
-    """Describe each group once, however often the request names it."""
+    """Describe groups. A group that the request names twice is described once."""
     return DescribeGroupsResponse(
         groups=[
             await _describe(request, group_id)
@@ -104,9 +104,11 @@ async def _describe(request: Request[DescribeGroupsRequest], group_id: str) -> _
 
 
 def _sees_topics(request: AnyRequest, group: GroupDescription) -> bool:
-    """Whether the caller may see every topic that a member reads; if not, the response omits the members' metadata.
+    """Return whether the caller may describe every topic that a member reads. If not, the response omits the members'
+    metadata.
 
-    Metadata of other protocols than `consumer` names no topics. Metadata that cannot be decoded may name any topic.
+    The metadata of protocol types other than `consumer` contains no topics. If metadata cannot be decoded, the result
+    is False.
     """
     if not request.services.authorizer.is_on or group.protocol_type != PROTOCOL_TYPE:
         return True
@@ -137,7 +139,7 @@ def _not_described(version: int, group_id: str, code: ErrorCode, text: str) -> _
 
 @handles(DeleteGroupsRequest, needs=has_groups)
 async def delete_groups(request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:
-    """Delete groups without members, and their committed offsets. Each group has a result of its own."""
+    """Delete groups without members, and their committed offsets. Each group has its own result."""
     return DeleteGroupsResponse(
         results=[
             _Deleted(group_id=group_id, error_code=await _delete(request, group_id))

@@ -1,8 +1,8 @@
 """OffsetCommit and OffsetDelete (KIP-496): the offsets from which a group continues.
 
-Partitions that the caller may not read, or that do not exist, are refused one by one before the group is asked. As in
-Kafka, a caller whose partitions were all refused does not learn whether the group has such a member. Version 10 names
-topics by id, so that nothing is committed into a topic that was deleted and created again.
+Partitions that the caller may not read, or that do not exist, get an error before the group coordinator is called. As
+in Kafka, if all partitions are refused in this way, the response does not reveal whether the member exists. Version 10
+identifies topics by id, so that no offset is committed for a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _DeletedPartition = _DeletedTopic.OffsetDeleteResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
 COMMITTED_WITHOUT_TURNS: Final = 64
-"""A request with more partitions lets other work run while it is handled."""
+"""A request with more partitions is handled in steps, between which the event loop does other work."""
 COMMITTED_AT_ONCE: Final = 500
-"""The number of offsets that a coordinator handles in one piece: 5 ms of the event loop, and one batch of records. Each
-partition has an error code of its own. So parts of a request may be refused although others are committed, as if the
-client had sent them one request after the other.
+"""The most offsets that the coordinator commits in one step, which takes 5 ms of the event loop and writes one batch.
+Some steps of a request may fail although others succeed. Each partition has its own error code, as if the client had
+sent several requests.
 """
 _TIMESTAMP_MAX: Final = (1 << 63) - 1  # the field of an offset's record is an int64
 _Codes: TypeAlias = Mapping[TopicPartition, ErrorCode]
@@ -73,7 +73,7 @@ async def _refuse(request: Request[OffsetCommit], code: ErrorCode) -> OffsetComm
 def offset_commit(
     request: Request[OffsetCommit],
 ) -> _CommitResponse | Awaitable[_CommitResponse]:
-    """Commit the offsets of partitions that exist. Each partition has a result of its own."""
+    """Commit the offsets of partitions that exist. Each partition has its own result."""
     if request.message.partition_count > COMMITTED_WITHOUT_TURNS:
         return _commit_in_turns(request)
     offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -100,7 +100,7 @@ def offset_commit(
 
 
 async def _commit_in_turns(request: Request[OffsetCommit]) -> OffsetCommitResponse:
-    """Commit many offsets, with turns for other work between them."""
+    """Commit many offsets in steps, between which the event loop does other work."""
     message = request.message
     expire_ms = _expire_ms(request)
     topics = {
@@ -185,8 +185,8 @@ def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | Er
 
 
 def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
-    """Return the code in a form that clients of this version know: clients from before KIP-848 know no member
-    epochs.
+    """Return `code`, or UNSUPPORTED_VERSION for STALE_MEMBER_EPOCH if the request is older than KIP-848, because its
+    client does not know member epochs.
     """
     if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _CONSUMER_PROTOCOL_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
@@ -198,8 +198,8 @@ def _response(
     partitions: Iterable[TopicPartition | ErrorCode],
     codes: _Codes,
 ) -> _CommitResponse:
-    """Return the response. `partitions` has, in the order of the request, each partition or the error that refuses
-    it.
+    """Return the response. `partitions` has an item for each partition of the request, in order: the partition, whose
+    code is in `codes`, or the error that refuses it.
     """
     in_order = iter(partitions)
     topics: list[CommittedTopic] = []
@@ -240,7 +240,7 @@ def _refuse_deletion(_request: AnyRequest, code: ErrorCode) -> OffsetDeleteRespo
 
 @handles(OffsetDeleteRequest, refuse=_refuse_deletion, needs=has_groups)
 async def offset_delete(request: Request[OffsetDeleteRequest]) -> OffsetDeleteResponse:
-    """Delete offsets of partitions that exist and that the caller may read. Each partition has a result of its own."""
+    """Delete offsets of partitions that exist and that the caller may read. Each partition has its own result."""
     message = request.message
     if not message.group_id:
         return _refuse_deletion(request, ErrorCode.INVALID_GROUP_ID)

@@ -1,6 +1,6 @@
-"""OffsetFetch: committed offsets of one group, or of several from version 8 on.
+"""OffsetFetch: committed offsets of one group or, from version 8 on, of several groups.
 
-Version 10 names topics by id. Deleting a topic deletes its offsets, so an unknown id has none.
+Version 10 identifies topics by id. A deleted topic has no committed offsets, so an unknown topic id is an error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NOTHING_COMMITTED: Final = CommittedOffset(offset=Offset(-1))
 
 
 class _NamedTopic(NamedTuple):
-    """A topic in a request, which older versions name by name and newer ones by id."""
+    """A topic in a request. Versions before 10 contain its name, and later versions its id."""
 
     name: str
     topic_id: bytes
@@ -57,7 +57,7 @@ class _NamedTopic(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """The partitions that a request names for one group (None: all partitions), and the topics that are refused."""
+    """The requested partitions of one group (None: all partitions), and the requested topics that are refused."""
 
     partitions: list[TopicPartition] | None
     refused: list[tuple[_NamedTopic, ErrorCode]]
@@ -65,10 +65,10 @@ class _Selection(NamedTuple):
 
 @handles(OffsetFetchRequest, needs=has_groups)
 async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
-    """Return the committed offsets of the requested partitions, or of all partitions that have one."""
+    """Return the committed offsets of the requested partitions, or of all partitions that have a committed offset."""
     message = request.message
     if request.version >= _BATCHED_FROM:
-        # A group has one result, even if it is named twice.
+        # Each group has one result, even if the request names it twice.
         groups = {group.group_id: group for group in message.groups}
         return OffsetFetchResponse(
             groups=[
@@ -144,7 +144,7 @@ async def _group(request: AnyRequest, group: _NamedGroup, *, requires_stable: bo
     async for name, offsets in request.in_turns(_by_topic(fetched).items()):
         state = request.services.image.topic(name)
         if state is None and request.version >= _TOPIC_IDS_FROM:
-            continue  # the topic was deleted; its offsets will be deleted, too
+            continue  # the topic was deleted, and its offsets will be deleted soon
         topics.append(
             _GroupTopic(
                 name=name,
@@ -186,7 +186,7 @@ async def _select(request: AnyRequest, topics: Iterable[_NamedTopic] | None) -> 
 
 
 def _name(request: AnyRequest, topic: _NamedTopic) -> TopicName | ErrorCode:
-    """Return the topic's name, whether the topic exists or not; by id it must exist."""
+    """Return the topic's name, or an error code. A topic that the request identifies by name need not exist."""
     if request.version >= _TOPIC_IDS_FROM:
         state = find_topic(request, None, topic.topic_id, Operation.DESCRIBE)
         return state.name if isinstance(state, TopicState) else state

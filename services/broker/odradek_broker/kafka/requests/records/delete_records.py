@@ -1,4 +1,4 @@
-"""DeleteRecords: raises a partition's log start offset. Clients send it to each leader."""
+"""DeleteRecords: raises the log start offset of partitions. Clients send it to the leader of each partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Partition = _Topic.DeleteRecordsPartitionResult
 
 @handles(DeleteRecordsRequest)
 async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-    """Delete records in each partition, at most `DELETED_AT_ONCE` at a time, because each waits for its replicas."""
+    """Delete records in at most `DELETED_AT_ONCE` partitions at a time. Each deletion waits for the replicas."""
     deletions = [
         (topic.name, deletion) for topic in request.message.topics for deletion in topic.partitions
     ]

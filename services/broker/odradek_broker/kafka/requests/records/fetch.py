@@ -1,9 +1,8 @@
-"""Fetch: sends buffers of the log, or slices of its files, to the client without a copy, after `min_bytes` or
-`max_wait`.
+"""Fetch: sends records to a consumer as soon as there are `min_bytes` of them, or after `max_wait`.
 
-Partitions are served in the client's order, each only if the caller may READ its topic. The broker bounds what clients
-ask for: `fetch.max.bytes` in all, and a minute of waiting. A consumer's replica id is -1; only consumers fetch here, as
-followers have a stream of their own.
+Buffers of the log, or slices of its files, are sent without a copy. Partitions are read in the order of the request,
+and only if the caller may READ the topic. The broker limits the request: `fetch.max.bytes` for the response, and a
+minute for the wait. Only consumers (replica id -1) send Fetch, because followers replicate over gRPC streams.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from odradek_runtime.clock import monotonic_ms
 
 WAIT_MS_MAX: Final = 60_000
 PARTITIONS_AT_ONCE: Final = 256
-"""A fetch with more partitions is served in turns with other work."""
+"""A fetch with more partitions is served in steps, between which the event loop does other work."""
 _READ_COMMITTED: Final = 1
 _NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -53,7 +52,7 @@ _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
 
 @handles(FetchRequest, decode=decode_fetch, decode_in_steps=decode_fetch_steps)
 async def fetch(request: Request[FetchRequest]) -> Encoded:
-    """Read the partitions. If there are too few records, wait, and read again."""
+    """Read the partitions. If there are too few records, wait for more and read again."""
     message = request.message
     services = request.services
     beginning = services.fetch_sessions.begin_steps(
@@ -89,7 +88,7 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         bytes_max = services.unsent.room_for(bytes_max)
     wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
     if len(wants) < len(outcomes):
-        wait_ms = 0  # do not wait: an error is reported at once
+        wait_ms = 0  # a partition was refused, and an error must be reported at once
     this_fetch = object()
     try:
         read = (
@@ -100,7 +99,7 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
                 wait_ms_max=wait_ms,
                 read_committed=message.isolation_level == _READ_COMMITTED,
                 client_rack=message.rack,
-                # Slices of files must be sent at once after the check of the lease, and a long response is not.
+                # A slice of a file must be sent immediately after the lease was checked, which a long response is not.
                 may_send_files=not request.session.is_encrypted and not is_long,
                 pace=request.pace if is_long else None,
                 hold=partial(services.unsent.hold, this_fetch),
@@ -116,12 +115,12 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         )
         return await request.pace.run(steps) if is_long else all_steps(steps)
     finally:
-        services.unsent.hold(this_fetch, 0)  # from this turn on the connection holds the response
+        services.unsent.hold(this_fetch, 0)  # from now on the connection counts the bytes
 
 
 def _may_read(request: AnyRequest, wanted: Wanted) -> bool:
-    """Return whether the caller may read the partition, so that a fetch session may keep it. Its topic may be
-    created later.
+    """Return whether a fetch session may contain the partition, because the caller may read the topic. A topic that
+    does not exist yet is accepted.
     """
     if not request.services.authorizer.is_on:
         return True
@@ -168,8 +167,10 @@ def _encode_steps(
     *,
     error: ErrorCode = ErrorCode.NONE,
 ) -> Generator[None, None, Encoded]:
-    """Encode the response; in an incremental session, only what changed. The lease is checked here for each outcome,
-    last.
+    """Encode the response. An incremental response contains only partitions with changes.
+
+    `gate_read` replaces an outcome by an error if the lease has expired. It is called here, as late as possible before
+    the response is sent.
     """
     topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
     leaders: list[CurrentLeader] = []

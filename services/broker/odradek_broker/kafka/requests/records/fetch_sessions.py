@@ -1,14 +1,14 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, and they exchange only changes.
+"""Fetch sessions (KIP-227): the broker stores which partitions a client fetches, so that only changes are sent.
 
-    full request, epoch 0 --> new session, epoch 1 expected next
-    incremental, epoch n  --> partitions added, changed or forgotten; n + 1 expected next
-    epoch -1              --> the session is dropped, and the response is full
+    full request, epoch 0        --> new session; epoch 1 is expected next
+    incremental request, epoch n --> partitions are added, changed or removed; n + 1 is expected next
+    epoch -1                     --> the session is deleted, and the response is full
 
-An incremental response omits partitions in which nothing changed since the last one. The sessions of a broker are
-bounded, and so are the bytes that they take, together and by owner (`odradek_runtime.budget.shares`). The least
-recently used session makes room if it has been idle long enough; otherwise a new client gets no session (id 0) and
-continues with full requests. So does a client that may not read everything that it fetches: a session holds nothing of
-a topic that its client may not read. A session belongs to its principal; for others its id is unknown.
+An incremental response omits partitions in which nothing changed since the last response. The number of sessions is
+bounded, and so is their memory, of all sessions and of each owner (`odradek_runtime.budget.shares`). At a bound, the
+least recently used session is deleted if it has been idle long enough. Otherwise the client gets no session (id 0) and
+continues with full requests. A client that may not read all topics that it fetches gets no session either, because a
+session contains only topics that its client may read. A session can be used only by the principal that created it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from odradek_runtime.budget.shares import Shares
 
 SESSIONS_MAX: Final = 1000
 REST_MS_MIN: Final = 120_000
+"""A session that was used within this time is not deleted to make space for another one."""
 BYTES_MAX: Final = 96 << 20  # memory of all sessions, enough for about 100,000 partitions
 OWNER_BYTES_MAX: Final = 64 << 20
 PARTITION_BYTES: Final = 700  # memory of one partition in a session, without its topic's name
@@ -41,7 +42,7 @@ Key = tuple[TopicName | TopicId, PartitionIndex]
 
 
 class Wanted(NamedTuple):
-    """One partition that a client fetches: its topic as the client names it, the offset and the limits."""
+    """One partition that a client fetches. `name` is None if the client identifies topics by id."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -49,7 +50,7 @@ class Wanted(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The topic's name, or else its id, and the partition's index."""
+        """The topic's name, or its id if the name is None, and the partition's index."""
         topic = self.topic_id if self.name is None else self.name
         return topic, PartitionIndex(self.partition.partition)
 
@@ -64,7 +65,7 @@ class _Remembered:
 
 
 class FetchSession:
-    """One client's partitions, in the order in which to serve them."""
+    """The partitions that one client fetches, in the order in which they are read."""
 
     __slots__ = (
         "_partitions",
@@ -95,7 +96,10 @@ class FetchSession:
     def update(
         self, wanted: Sequence[Wanted], forgotten: Sequence[ForgottenTopic]
     ) -> Generator[None, None, int]:
-        """Add, change and forget partitions as a request says; return by how many bytes the session grew."""
+        """Add, change and remove partitions as a request says. Return by how many bytes the session grew.
+
+        Yields after every few partitions, so that other work can run.
+        """
         growth = 0
         for number, partition in enumerate(wanted, 1):
             key = partition.key
@@ -117,7 +121,7 @@ class FetchSession:
         return growth
 
     def wanted(self) -> Sequence[Wanted]:
-        """Return all partitions. Those that have waited longest for records are first."""
+        """Return all partitions, first those that have received no records for the longest time."""
         return [remembered.wanted for remembered in self._partitions.values()]
 
     def note_response(
@@ -130,11 +134,11 @@ class FetchSession:
         has_records: bool,
         says_more: bool,
     ) -> bool:
-        """Record the state of a partition that is sent, and return whether an incremental response must include the
-        partition.
+        """Record the state of a partition that a response reports. Return whether an incremental response must include
+        the partition.
 
-        `says_more`: the response names a preferred replica or a divergence. A partition that got records goes
-        to the end of the line, so that a busy one does not starve the others (KIP-74).
+        `says_more` means that the response has a preferred read replica or a diverging epoch for the partition. A
+        partition with records moves to the end of the order, so that a busy one does not starve the others (KIP-74).
         """
         remembered = self._partitions.get(key)
         if remembered is None:
@@ -149,14 +153,16 @@ class FetchSession:
         remembered.high_watermark = high_watermark
         remembered.log_start_offset = log_start_offset
         if error is not ErrorCode.NONE:
-            remembered.high_watermark = -1  # so that the next response contains the partition again
+            remembered.high_watermark = -1  # the next response must contain the partition again
         if has_records:
             self._partitions.move_to_end(key)
         return changed
 
 
 class Begun(NamedTuple):
-    """The session of a request, and the partitions to serve. With an error, the response has only the error."""
+    """The session of a request (None: there is no session), and the partitions to read. If there is an error, the
+    response contains nothing else.
+    """
 
     error: ErrorCode
     session: FetchSession | None
@@ -190,7 +196,7 @@ class FetchSessions:
         now_ms: int,
         may_read: Callable[[Wanted], bool] = lambda _: True,
     ) -> Begun:
-        """Do the same as `begin_steps`, in one piece."""
+        """Run all steps of `begin_steps` and return its result."""
         return all_steps(
             self.begin_steps(
                 request,
@@ -212,10 +218,11 @@ class FetchSessions:
         now_ms: int,
         may_read: Callable[[Wanted], bool] = lambda _: True,
     ) -> Generator[None, None, Begun]:
-        """Find, create or drop the session that a request names, with a step after some partitions.
+        """Find, create or delete the session that a request names. Yields after every few partitions.
 
-        The session's bytes count against the owner's share. It holds only partitions that the client `may_read`.
-        Other requests may run between the steps: a session that one of them dropped is gone.
+        The memory of the session counts against the share of `owner`. A session contains only partitions that the
+        client `may_read`. Other requests may run between the steps and delete the session; the result then has none,
+        or FETCH_SESSION_ID_NOT_FOUND.
         """
         wanted = []
         may_read_all = True
@@ -273,10 +280,10 @@ class FetchSessions:
         *,
         counted_bytes: int = 0,
     ) -> Generator[None, None, None]:
-        """Update a session, and its owner's share, in which the session counted `counted_bytes` until now.
+        """Update a session, and the memory that counts against its owner's share. `counted_bytes` are counted already.
 
-        If the request ends in between, because its connection was lost, the session has partitions that are not
-        counted: it is dropped.
+        If the request is cancelled between two steps, because the connection was lost, the session contains partitions
+        that are not counted. It is then deleted.
         """
         try:
             growth = (yield from session.update(wanted, forgotten)) - counted_bytes
@@ -295,7 +302,7 @@ class FetchSessions:
         self.shares.give_back(session.owner, session.size_bytes)
 
     def _has_room(self, owner: str, size_bytes: int, now_ms: int) -> bool:
-        """Make room for a session of that size, by dropping idle ones; return whether there is room."""
+        """Delete idle sessions until one of this size is possible. Return whether it is possible."""
         while size_bytes <= self.shares.owner_max and self._sessions_max:
             is_full = len(self._sessions) >= self._sessions_max
             if not is_full and self.shares.has_room(owner, size_bytes):
@@ -327,7 +334,7 @@ def _size_bytes(name: str | None) -> int:
 
 
 def wanted_of(request: FetchRequest) -> Iterator[Wanted]:
-    """Yield the partitions that a request names, in its order."""
+    """Yield the partitions of a request, in the order of the request."""
     for topic in request.topics:
         for partition in topic.partitions:
             yield Wanted(topic.name, topic.topic_id, partition)

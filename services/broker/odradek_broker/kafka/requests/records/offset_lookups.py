@@ -1,12 +1,17 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets by timestamp, and by leader epoch.
 
-ListOffsets has special timestamps below zero: -1 for the end, -2 for the start, -3 for the record with the greatest
-timestamp (KIP-734), -4 for the start of the local log, which here is the start of the log, -5 for the end of the
-records in remote storage (KIP-1005) and -6 for the first record that is not yet there (KIP-1023). For the last two
-there is no offset, as in Kafka for a topic without remote storage. The end is the high watermark, or the last stable
-offset for a client that reads committed.
+In ListOffsets, timestamps below zero have a special meaning:
 
-OffsetForLeaderEpoch returns where a leader epoch ended, so that a consumer notices lost records (KIP-320).
+    -1  the end: the high watermark, or the last stable offset for isolation level read_committed
+    -2  the start of the log
+    -3  the record with the greatest timestamp (KIP-734)
+    -4  the start of the local log (KIP-405), which is the start of the log here
+    -5  the last record in remote storage (KIP-1005)
+    -6  the first record that is not yet in remote storage (KIP-1023)
+
+There is no remote storage. For -5 and -6, the response has no offset, as in Kafka for a topic without remote storage.
+
+OffsetForLeaderEpoch returns the end offset of a leader epoch, from which a consumer notices lost records (KIP-320).
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ _EpochEnd = _EpochTopic.EpochEndOffset
 
 @handles(ListOffsetsRequest)
 async def list_offsets(request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
-    """Look up each partition's offset; only the partition's leader knows it."""
+    """Look up an offset in each partition that this broker leads. Other partitions get an error."""
     topics = []
     async for topic in request.in_turns(request.message.topics):
         is_allowed = request.allows_topic(Operation.DESCRIBE, topic.name)
@@ -95,7 +100,7 @@ def _listed(index: int, outcome: OffsetOutcome) -> _ListedPartition:
 async def offset_for_leader_epoch(
     request: Request[OffsetForLeaderEpochRequest],
 ) -> OffsetForLeaderEpochResponse:
-    """Look up where each epoch ended; only the partition's leader knows it."""
+    """Look up the end of an epoch in each partition that this broker leads. Other partitions get an error."""
     topics = []
     async for topic in request.in_turns(request.message.topics):
         is_allowed = request.allows_topic(Operation.DESCRIBE, topic.topic)

@@ -1,8 +1,8 @@
-"""Produce: appends the batches of the client's frame to the leaders' logs, without a copy and without a task.
+"""Produce: appends the batches of a request to the logs of partitions that this broker leads, without a copy or a task.
 
-All partitions are appended, in the order of the request, before the handler returns. The connection may therefore begin
-its next request while this one waits for replicas (`is_ordered`). Errors are per partition. A request with acks=0 has
-no response; after an error the broker closes its connection, as Kafka does, so that the client notices.
+All appends begin, in the order of the request, before the handler returns. Therefore the connection may begin its next
+request while this one waits for replicas (`is_ordered`). Each partition has its own error code. A request with acks=0
+has no response; after an error the broker closes the connection, as Kafka does, so that the client notices the error.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from odradek_protocol.kafka.produce import (
 _NONE: Final = ErrorCode.NONE
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
-"""A request with more partitions is appended in turns with other work; this many partitions take 8 ms of the event
-loop.
+"""A request with more partitions is handled in steps, between which the event loop does other work. This many
+partitions occupy the event loop for 8 ms.
 """
 _RESPONSES_A_STEP: Final = 64
 _ABORTABLE_FROM: Final = 11
 """The first version whose clients know TRANSACTION_ABORTABLE."""
 _LEADERS_ADD_FROM: Final = 12
-"""The first version whose clients leave it to the leaders to add partitions to a transaction (KIP-890)."""
+"""The first version in which partition leaders, not the client, add partitions to a transaction (KIP-890)."""
 _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NO_RECORDS: Final = ProduceOutcome(
@@ -70,7 +70,7 @@ _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION
 def produce(
     request: Request[ProduceRequest],
 ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse]:
-    """Append all batches. The response is sent when all are replicated as `acks` requires."""
+    """Append all batches. The response is sent when all batches are replicated as `acks` requires."""
     message = request.message
     topics = message.topics
     if len(topics) == 1 and len(topics[0][2]) == 1 and message.acks:
@@ -82,7 +82,7 @@ def produce(
 
 
 class _OnePartition(Later[Encoded]):
-    """A request of one partition, not of a transaction: the usual one of clients that write little."""
+    """A request in progress that has one partition and no transactional id, which is the usual case."""
 
     __slots__ = ("_has_begun", "_outcome", "_partition", "_request")
 
@@ -132,7 +132,7 @@ class _OnePartition(Later[Encoded]):
 
 
 class _Produce:
-    """A request in progress: counts the partitions whose outcome is not known yet."""
+    """A request in progress. It counts the partitions whose outcome is pending."""
 
     __slots__ = (
         "_all_known",
@@ -154,7 +154,7 @@ class _Produce:
         # Both lists have an entry for each partition, in the order of the request.
         self._outcomes: list[ProduceOutcome | None] = []
         self._partitions: list[Partition | None] = []
-        self._unknown = 1  # number of partitions without an outcome; one more until all have begun
+        self._unknown = 1  # number of pending partitions, plus 1 until all appends have begun
         self._size_bytes = 0
         self._timeout_ms = min(max(message.timeout_ms, 0), TIMEOUT_MS_MAX)
         self._refused_all: ProduceOutcome | None = None
@@ -162,7 +162,7 @@ class _Produce:
         if message.transactional_id is not None:
             self._enter_transaction(message.transactional_id)
         self._response: Later[Encoded] | None = None
-        # Used instead of `_response` if the response is encoded in several turns of the event loop.
+        # This is used instead of `_response` if the response is encoded in steps.
         self._all_known: asyncio.Future[None] | None = None
 
     def start(self) -> Encoded | NoResponse | Later[Encoded]:
@@ -179,7 +179,7 @@ class _Produce:
         return self._response
 
     async def start_in_turns(self) -> Encoded | NoResponse:
-        """Append to many partitions and build the response, and let other work run in between."""
+        """Append to many partitions and encode the response, and let other work run in between."""
         pace = self._request.pace
         await pace.run(self._append_steps())
         if self._message.acks == 0:
@@ -191,7 +191,7 @@ class _Produce:
         return await pace.run(self._encode_steps())
 
     def _append_steps(self) -> Generator[None, None, None]:
-        """Begin the append to each partition, with a step after each."""
+        """Begin the append to each partition. Yields after each partition."""
         for name, topic_id, partitions in self._message.topics:
             topic, refused = _look_at(self._request, name, topic_id, self._refused_all)
             for index, records in partitions:
@@ -204,7 +204,9 @@ class _Produce:
         _throttle(self._request, self._size_bytes)
 
     def _enter_transaction(self, transactional_id: str) -> None:
-        """Set the transaction of the request's transactional batches, or the refusal of its transactional id."""
+        """Set the transaction of the request's batches. If the caller may not use the transactional id, all partitions
+        are refused.
+        """
         request = self._request
         if not request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             self._refused_all = _ID_NOT_ALLOWED
@@ -261,7 +263,7 @@ class _Produce:
             for outcome in self._outcomes
         ):
             raise CloseConnection(
-                "a produce request with acks=0 failed, which the client learns only from the closed connection"
+                "a produce request with acks=0 failed, and closing the connection is the only way to report this"
             )
         return NO_RESPONSE
 
@@ -279,7 +281,7 @@ class _Produce:
         return _encoded(self._request, topics, leaders)
 
     def _encode_steps(self) -> Generator[None, None, Encoded]:
-        """Do the same as `_encode`, in steps."""
+        """Return the same as `_encode`. Yields after every few partitions."""
         topics: list[ProducedTopic] = []
         leaders: list[CurrentLeader] = []
         number = 0
@@ -315,7 +317,7 @@ def _look_at(
     topic_id: TopicId,
     refused_all: ProduceOutcome | None = None,
 ) -> tuple[Topic, ProduceOutcome | None]:
-    """Return the topic as the request names it, and the error for all its partitions if it is refused."""
+    """Return the topic's name or id, as in the request, and the error for all partitions of the topic or None."""
     topic: Topic = topic_id if name is None else name
     if refused_all is not None:
         return topic, refused_all
@@ -361,7 +363,7 @@ def _result(
     outcome: ProduceOutcome,
     leaders: list[CurrentLeader],
 ) -> PartitionResponse | PlainResponse:
-    """Return what the response says of one partition. If it names the partition's leader, `leaders` gets that, too."""
+    """Return one partition's entry of the response. A leader that the entry contains is appended to `leaders`."""
     if partition is not None:
         outcome = partition.gate_produce(outcome, acks=request.message.acks)
     error = outcome.error

@@ -1,6 +1,7 @@
-"""CreateTopics, and CreatePartitions for existing topics: validate the request's form; the controller decides.
+"""CreateTopics, and CreatePartitions for existing topics.
 
-The controller also bounds how many partitions one request may create: it refuses all or none.
+The broker validates the form of the request and forwards it to the controller. The controller also limits how many
+partitions one request may create; above the limit it refuses the whole request.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from odradek_protocol.kafka.messages import (
 from odradek_protocol.metadata.image import TopicState
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
+from odradek_runtime.budget.refusals import shortened
 
 PARTITIONS_MAX: Final = 10_000
-"""The most partitions for which controller_mutation_rate charges one request."""
+"""The most partitions that one request counts against the quota controller_mutation_rate."""
 _Topic = CreateTopicsRequest.CreatableTopic
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs
@@ -38,7 +40,7 @@ _GrownResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 @handles(CreateTopicsRequest)
 async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
-    """Create topics. Each has a result of its own, so an invalid topic does not stop the others."""
+    """Create topics. Each topic has its own result, so an invalid topic does not prevent the others."""
     message = request.message
     names = Counter(topic.name for topic in message.topics)
     may_all = request.sees_cluster(Operation.CREATE)
@@ -72,35 +74,39 @@ def _error_of(
     request: AnyRequest, topic: _Topic, *, may_all: bool, is_twice: bool
 ) -> tuple[ErrorCode, str] | None:
     if not may_all and not request.allows_topic(Operation.CREATE, topic.name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the caller may not create this topic"
+        return (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "the caller may not create this topic: it needs CREATE on the topic or on the cluster",
+        )
     if is_twice:
         return ErrorCode.INVALID_REQUEST, "the request names this topic twice"
     if error := topic_name_error(topic.name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, error
-    if any(config.value is None for config in topic.configs):
-        return ErrorCode.INVALID_CONFIG, "a config has no value"
+    for config in topic.configs:
+        if config.value is None:
+            return ErrorCode.INVALID_CONFIG, f"the value of {shortened(config.name)} is missing"
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             return (
                 ErrorCode.INVALID_REQUEST,
-                "the request has both an assignment and a count of partitions or replicas",
+                "the request has a replica assignment: leave the partition count and the replication factor at -1",
             )
         indexes = sorted(assignment.partition_index for assignment in topic.assignments)
         if indexes != list(range(len(indexes))):
             return (
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "the assignment must have the partitions 0, 1, 2 and so on",
+                "the replica assignment must contain the partitions 0, 1, 2 and so on, without gaps",
             )
         return None
     if topic.num_partitions == 0 or topic.num_partitions < -1:
         return (
             ErrorCode.INVALID_PARTITIONS,
-            "the partition count must be at least 1, or -1 for num.partitions",
+            "the partition count must be at least 1, or -1 for the default (num.partitions)",
         )
     if topic.replication_factor == 0 or topic.replication_factor < -1:
         return (
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "the replication factor must be at least 1, or -1 for default.replication.factor",
+            "the replication factor must be at least 1, or -1 for the default (default.replication.factor)",
         )
     return None
 
@@ -162,8 +168,10 @@ def _result(
     configs: Mapping[str, str],
     described: _Described,
 ) -> _Result:
-    """Return a topic's result. `configs` are those that the request sets, which the image lacks if the request only
-    validates; `described` caches the described configs for topics that have equal configs.
+    """Return the result of one topic.
+
+    `configs` are the configs in the request, because the image does not contain the topic if the request only
+    validates. `described` is a cache of described configs, for topics with equal configs.
     """
     is_created = created.error_code == ErrorCode.NONE
     result = _Result(
@@ -199,7 +207,7 @@ def _result(
 
 @handles(CreatePartitionsRequest)
 async def create_partitions(request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
-    """Add partitions to each topic. Each topic has one result, and is refused if the request names it twice."""
+    """Add partitions to topics. Each topic has one result. A topic that the request names twice is refused."""
     message = request.message
     results: list[_GrownResult] = []
     valid: list[tuple[int, _GrownTopic]] = []
@@ -210,9 +218,11 @@ async def create_partitions(request: Request[CreatePartitionsRequest]) -> Create
         state = find_topic(request, topic.name, None, Operation.ALTER)
         text = None
         if isinstance(state, TopicState) and topic.assignments == []:
-            # Null leaves the choice of replicas to the controller; an empty list assigns none.
+            # Null means that the controller chooses the replicas. An empty list has no replicas for the partitions.
             state = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            text = "the list of assignments is empty"
+            text = (
+                "the list of assignments is empty: use null to let the controller choose replicas"
+            )
         if counts[topic.name] > 1:
             state = ErrorCode.INVALID_REQUEST
             text = "the request names this topic twice"

@@ -27,10 +27,11 @@ _Result = DeleteTopicsResponse.DeletableTopicResult
 
 @handles(DeleteTopicsRequest)
 async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
-    """Delete topics. Each has a result of its own. A topic that the request names twice, or both by name and by id, is
-    not deleted: as in Kafka, the request is then more likely a mistake than meant.
+    """Delete topics. Each topic has its own result. As in Kafka, a topic that the request names twice, or both by name
+    and by id, is not deleted, because this is probably a mistake.
 
-    The controller is given ids, so that a new topic that was created under the same name meanwhile is not deleted.
+    The request is forwarded with topic ids, so that a topic which is created with the same name meanwhile is not
+    deleted.
     """
     message = request.message
     if request.version >= _WITH_IDS:
@@ -59,7 +60,7 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
         elif topic.name in INTERNAL_TOPICS:
             results.append(
                 _result(
-                    topic, ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic cannot be deleted"
+                    topic, ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted"
                 )
             )
         else:

@@ -1,9 +1,9 @@
-"""Metadata: brokers, topics, leaders. Encoded responses are cached, because Metadata is the most frequent request
-that the generated encoders serve.
+"""Metadata: describes brokers, topics and leaders.
 
-A missing topic is created if the client and the cluster allow it, and the response waits for it. A null list of
-topics means all of them, and so does an empty one in version 0, the first request of old clients. A response about
-all topics omits those that the caller may not DESCRIBE; a topic that the request names is refused instead.
+Encoded responses are cached, because Metadata is the most frequent request without a hand-written encoder. A missing
+topic is created if the client and the cluster allow it; the response is sent after the creation. A null list of topics
+means all topics, and so does an empty list in version 0. A response with all topics omits those that the caller may not
+DESCRIBE. If the request names such a topic, the response has an error for it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _Broker = MetadataResponse.MetadataResponseBroker
 
 @handles(MetadataRequest)
 async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Encoded:
-    """Describe all topics, the topics named in the request, or none."""
+    """Describe the brokers, and all topics, the requested topics or no topics."""
     message = request.message
     cache = request.services.metadata_cache
     references: tuple[tuple[str | None, bytes], ...] | None = None
     if request.version == 0 and not message.topics:
         message.topics = None
     if message.topics is not None:
-        # As with Kafka, the response has each topic once, even if the request names it several times.
+        # As in Kafka, the response has each topic once, even if the request names it several times.
         named = {_reference(topic): topic for topic in message.topics}
         message.topics, references = list(named.values()), tuple(named)
     key = (request.version, request.session.listener, references, _viewer(request))
@@ -77,7 +77,7 @@ async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Enco
 
 
 def _viewer(request: Request[MetadataRequest]) -> object:
-    """Return the part of the cache's key that determines what the caller may see in the response."""
+    """Return the part of the cache key on which depends what the caller may see in the response."""
     message = request.message
     rights = (
         bool(message.include_cluster_authorized_operations),
@@ -104,7 +104,7 @@ async def _all_topics(request: Request[MetadataRequest]) -> list[_Topic]:
 async def _create_missing(
     request: Request[MetadataRequest], topics: list[_NamedTopic]
 ) -> dict[str, ErrorCode]:
-    """Create missing topics if the client and the cluster allow it; return the errors of those that failed."""
+    """Create missing topics if the client and the cluster allow it. Return the errors of those that failed."""
     creation = request.services.topic_creation
     is_requested = request.version < _AUTO_CREATE_FLAG or request.message.allow_auto_topic_creation
     if creation is None or not is_requested or not creation.is_enabled:
@@ -134,7 +134,7 @@ async def _create_missing(
 async def _named_topic(
     request: Request[MetadataRequest], topic: _NamedTopic, refused: dict[str, ErrorCode]
 ) -> _Topic:
-    # As with Kafka, an id says more than a name beside it.
+    # As in Kafka, the name is ignored if the request has an id.
     has_id = (topic.topic_id or NO_TOPIC_ID) != NO_TOPIC_ID
     name = None if has_id else topic.name
     state = find_topic(request, name, topic.topic_id, Operation.DESCRIBE)

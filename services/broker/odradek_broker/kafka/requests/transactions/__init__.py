@@ -1,7 +1,8 @@
-"""Kafka requests of transactions. `odradek_broker.transactions` decides about them, and `coordination` runs its
-state machines.
+"""Kafka requests about transactions.
 
-They are served only while every broker of the cluster supports transactions (`has_transactions`).
+`odradek_broker.transactions` has the state machines that decide about these requests, and
+`odradek_broker.coordination` runs the state machines. The requests are served only while every broker of the cluster
+supports transactions (`has_transactions`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FENCED_FROM: Final = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""For each request, the first version whose clients know PRODUCER_FENCED."""
+"""The first version of each request whose clients know the error code PRODUCER_FENCED."""
 _ABORTABLE_FROM: Final = {
     ApiKey.FIND_COORDINATOR: 5,
     ApiKey.INIT_PRODUCER_ID: 5,
@@ -38,28 +39,28 @@ _ABORTABLE_FROM: Final = {
     ApiKey.TXN_OFFSET_COMMIT: 4,
     ApiKey.END_TXN: 4,
 }
-"""For each request, the first version whose clients know TRANSACTION_ABORTABLE."""
+"""The first version of each request whose clients know the error code TRANSACTION_ABORTABLE."""
 
 
 def has_transactions(services: Services) -> bool:
-    """Whether the cluster supports transactions now."""
+    """Return whether the cluster supports transactions at present."""
     return services.transactions is not None and services.image.has_transactions
 
 
 def coordinator(request: AnyRequest) -> TransactionCoordinator:
-    """Return the broker's transaction coordinator; handlers that call this are served `while_=has_transactions`."""
+    """Return the broker's transaction coordinator. Handlers that call this must declare `while_=has_transactions`."""
     transactions = request.services.transactions
     assert transactions is not None, "this broker coordinates no transactions"
     return transactions
 
 
 def may_write(request: AnyRequest, transactional_id: str) -> bool:
-    """Whether the caller may use this transactional id."""
+    """Return whether the caller may use the transactional id. A refusal is written to the audit log."""
     return request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
 
 def as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
-    """Return the code in a form that clients of this version know."""
+    """Return `code`, or an older error code instead if clients of the request's version do not know `code`."""
     if code is ErrorCode.PRODUCER_FENCED and request.version < _FENCED_FROM.get(request.key, 0):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and request.version < _ABORTABLE_FROM.get(
@@ -70,10 +71,10 @@ def as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
 
 
 async def decided(response: Awaitable[T]) -> T | ErrorCode:
-    """Return the coordinator's response, or the error that says why it did not decide.
+    """Return the coordinator's response, or an error code if it did not handle the request.
 
     Raises:
-        CloseConnection: the client has sent a request for this transactional id over a later connection.
+        CloseConnection: a request for the same transactional id has arrived on a later connection.
     """
     try:
         return await response
@@ -84,5 +85,5 @@ async def decided(response: Awaitable[T]) -> T | ErrorCode:
 
 
 def identity_of(producer_id: int, producer_epoch: int) -> ProducerIdentity:
-    """Return the identity in a request."""
+    """Return the producer identity that a request contains."""
     return ProducerIdentity(ProducerId(producer_id), ProducerEpoch(producer_epoch))

@@ -1,8 +1,8 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: which partitions a producer's transaction writes.
+"""AddPartitionsToTxn and AddOffsetsToTxn: add partitions to a producer's transaction.
 
-Versions 0 to 3 of AddPartitionsToTxn are for clients of transaction versions 0 and 1; later ones are for brokers, which
-add or verify partitions for several producers at once (KIP-890). The partitions of one transaction are added together
-or not at all: if one is refused, the others get OPERATION_NOT_ATTEMPTED.
+Clients send versions 0 to 3 of AddPartitionsToTxn, for the feature transaction.version 0 and 1. Brokers send later
+versions, which add or verify partitions for several producers at once (KIP-890). Either all partitions of a transaction
+are added or none: if one is refused, the others get OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _Codes: TypeAlias = Mapping[tuple[str, int], ErrorCode]
 async def add_partitions_to_txn(
     request: Request[AddPartitionsToTxnRequest],
 ) -> AddPartitionsToTxnResponse:
-    """Register partitions with the producer's open transaction, or begin one with them."""
+    """Add partitions to the producer's open transaction. If none is open, begin one."""
     if request.version >= _FOR_BROKERS_FROM:
         return await _for_brokers(request)
     message = request.message
@@ -167,7 +167,7 @@ async def _verify(
 async def _partitions(
     request: AnyRequest, topics: Iterable[_NamedTopic], *, is_client: bool
 ) -> tuple[dict[tuple[str, int], TransactionPartition], dict[tuple[str, int], ErrorCode]]:
-    """Return the named partitions that may be added, and the errors of the others."""
+    """Return the partitions that may be added, and the error codes of the other partitions of the request."""
     partitions: dict[tuple[str, int], TransactionPartition] = {}
     refused: dict[tuple[str, int], ErrorCode] = {}
     image = request.services.image
@@ -198,7 +198,7 @@ def _all(topics: Iterable[_NamedTopic], code: ErrorCode) -> _Codes:
 
 @handles(AddOffsetsToTxnRequest, while_=has_transactions)
 async def add_offsets_to_txn(request: Request[AddOffsetsToTxnRequest]) -> AddOffsetsToTxnResponse:
-    """Register the partition of `__consumer_offsets` that has the offsets of a group."""
+    """Add the partition of `__consumer_offsets` that contains the offsets of the group."""
     code = await _add_offsets(request)
     return AddOffsetsToTxnResponse(error_code=as_version(request, code))
 

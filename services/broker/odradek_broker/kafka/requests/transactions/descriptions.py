@@ -1,4 +1,4 @@
-"""ListTransactions, DescribeTransactions and DescribeProducers (KIP-664): what operators see of transactions."""
+"""ListTransactions, DescribeTransactions and DescribeProducers, for operators (KIP-664)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STATES = {status.kafka_name: status for status in TransactionStatus}
 
 @handles(ListTransactionsRequest, while_=has_transactions)
 async def list_transactions(request: Request[ListTransactionsRequest]) -> ListTransactionsResponse:
-    """List the transactional ids that this broker coordinates. Names of unknown states are returned."""
+    """List the transactional ids that this broker coordinates. The response also lists unknown state filters."""
     message = request.message
     unknown = [name for name in message.state_filters if name not in _STATES]
     wanted = {_STATES[name] for name in message.state_filters if name in _STATES}
@@ -83,7 +83,9 @@ def _no_list(code: ErrorCode) -> ListTransactionsResponse:
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    """Return a function that tells whether a transactional id matches; None if the pattern is not valid RE2."""
+    """Return a function that returns whether a transactional id matches `pattern`, an RE2 expression. Return None if
+    the pattern is too long or not valid.
+    """
     if not pattern:
         return lambda _: True
     if len(pattern.encode()) > PATTERN_BYTES_MAX:
@@ -107,7 +109,7 @@ def _may_see(request: AnyRequest, transactional_id: str) -> bool:
 async def describe_transactions(
     request: Request[DescribeTransactionsRequest],
 ) -> DescribeTransactionsResponse:
-    """Describe transactional ids with the partitions that the caller may describe."""
+    """Describe transactional ids. Partitions of topics that the caller may not describe are omitted."""
     return DescribeTransactionsResponse(
         transaction_states=[
             await _describe(request, transactional_id)
@@ -155,7 +157,7 @@ async def _describe(request: AnyRequest, transactional_id: str) -> _Description:
 async def describe_producers(
     request: Request[DescribeProducersRequest],
 ) -> DescribeProducersResponse:
-    """Describe the producers whose state the leader of each partition has."""
+    """Describe the producers of each requested partition that this broker leads."""
     topics = []
     async for topic in request.in_turns(request.message.topics):
         found = find_topic(request, topic.name, None, Operation.READ)

@@ -1,4 +1,7 @@
-"""EndTxn: commits or aborts a transaction. From version 5 on it returns the identity for the next one (KIP-890)."""
+"""EndTxn: commits or aborts a transaction.
+
+From version 5 on, the response contains the producer id and epoch for the next transaction (KIP-890).
+"""
 
 from __future__ import annotations
 

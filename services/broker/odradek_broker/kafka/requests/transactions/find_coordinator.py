@@ -1,9 +1,10 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id.
 
-For share groups (key type 2), and for transactions (1) in a cluster that does not support them, the response has an
-error whose text says that they are not supported. Clients of version 4 and later take it as final and show the text.
-Older ones, librdkafka among them, would ask again until they run out of time and then name no reason: they get this
-broker as the coordinator of transactions, and it refuses InitProducerId with the same code.
+Share groups (key type 2) are not supported, and transactions (key type 1) only if transaction.version is high enough.
+In these cases the response has UNSUPPORTED_VERSION and a text. Clients that send version 4 or later do not retry this
+error, and show the text. Clients that send older versions, among them librdkafka, would retry until they time out and
+then report no reason. They get this broker as the coordinator of transactions instead, and this broker then refuses
+InitProducerId with UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ GROUP: Final = 0
 _TRANSACTION: Final = 1
 _SHARE: Final = 2
 _UNSUPPORTED: Final = {
-    _TRANSACTION: "this cluster has no transactions: raise transaction.version, or do not set transactional.id",
+    _TRANSACTION: "the cluster does not support transactions: raise the feature transaction.version, or do not"
+    " set transactional.id",
     _SHARE: "share groups are not supported: use a consumer group",
 }
 _BATCHED_FROM: Final = 4
@@ -36,7 +38,7 @@ _Coordinator = FindCoordinatorResponse.Coordinator
 
 
 class _Location(NamedTuple):
-    """A coordinator's node, or the error that says why there is none."""
+    """The broker that is the coordinator, or the error and its text if there is none."""
 
     error: ErrorCode
     text: str | None = None
@@ -47,7 +49,7 @@ class _Location(NamedTuple):
 
 @handles(FindCoordinatorRequest, needs=has_groups)
 async def find_coordinator(request: Request[FindCoordinatorRequest]) -> FindCoordinatorResponse:
-    """Find the coordinator of one key; from version 4 on, of several."""
+    """Find the coordinator of one key or, from version 4 on, of several keys."""
     message = request.message
     key_type = message.key_type if request.version >= 1 else GROUP
     if request.version >= _BATCHED_FROM:

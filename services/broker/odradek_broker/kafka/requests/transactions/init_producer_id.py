@@ -1,10 +1,10 @@
 """InitProducerId: the identity of an idempotent or a transactional producer (KIP-98, KIP-360).
 
-Without a transactional id every call returns a new producer id, even if the request contains the producer's present id:
-only a transaction coordinator raises epochs. In a cluster that does not support transactions, a transactional id is
-refused with UNSUPPORTED_VERSION. The Java client reports that at once; librdkafka retries until `init_transactions`
-times out, and then reports it as the reason. The codes that librdkafka does not retry are all about authorization, and
-would make users look for the fault in their ACLs.
+Without a transactional id, every request gets a new producer id, even if the request contains the producer's current
+id, because only a transaction coordinator raises epochs. In a cluster that does not support transactions, a request
+with a transactional id is refused with UNSUPPORTED_VERSION. The Java client reports this error at once. librdkafka
+retries until `init_transactions` times out, and then reports the error. The error codes that librdkafka does not retry
+are all about authorization, and would mislead users to check their ACLs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from odradek_protocol.kafka.messages import InitProducerIdRequest, InitProducerI
 
 @handles(InitProducerIdRequest)
 async def init_producer_id(request: Request[InitProducerIdRequest]) -> InitProducerIdResponse:
-    """Return a new producer id with epoch 0, or the identity that the coordinator gives a transactional producer."""
+    """Return a new producer id with epoch 0 or, for a transactional id, the id and epoch from the coordinator."""
     transactional_id = request.message.transactional_id
     if transactional_id is not None:
         return await _transactional(request, transactional_id)

@@ -1,8 +1,9 @@
-"""WriteTxnMarkers: lets an operator's tool end a transaction whose marker was lost.
+"""WriteTxnMarkers: lets an operator's tool (kafka-transactions.sh) end a transaction whose marker was lost.
 
-Brokers send their markers over streams of their own. So this request accepts only ABORT, and asks every coordinator
-first: a transaction that one of them will end is refused with INVALID_TXN_STATE, and has to be ended there. If a
-coordinator decided to commit the transaction, a commit marker is written although the request said ABORT.
+Coordinators send markers over gRPC streams, not by this request. Therefore the request accepts only ABORT, and every
+coordinator is asked about the transaction first. If a coordinator will still end the transaction, the response is
+INVALID_TXN_STATE. If a coordinator has decided to commit the transaction, a commit marker is written although the
+request said ABORT.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 @handles(WriteTxnMarkersRequest, while_=has_transactions)
 async def write_txn_markers(request: Request[WriteTxnMarkersRequest]) -> WriteTxnMarkersResponse:
-    """End hanging transactions, partition by partition."""
+    """End hanging transactions. Each partition has its own result."""
     refused = ErrorCode.NONE
     if not request.sees_cluster(Operation.CLUSTER_ACTION) and not request.allows_cluster(
         Operation.ALTER
@@ -61,6 +62,6 @@ async def _end(request: AnyRequest, topic: str, index: int, producer_id: int) ->
     if state is None or not 0 <= index < len(state.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     hanging = request.services.hanging
-    assert hanging is not None, "a broker with transactions looks for those that hang"
+    assert hanging is not None, "a broker with transactions has a HangingTransactions service"
     partition = TopicIdPartition(state.topic_id, PartitionIndex(index))
     return await hanging.end(partition, ProducerId(producer_id))

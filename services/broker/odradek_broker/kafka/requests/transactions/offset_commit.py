@@ -1,7 +1,8 @@
-"""TxnOffsetCommit: offsets that become those of the group when the producer's transaction commits (KIP-447).
+"""TxnOffsetCommit: offsets that are committed for a group when the producer's transaction commits (KIP-447).
 
-Before version 5 the client has added the offsets partition by AddOffsetsToTxn; from then on the group coordinator adds
-it (KIP-890). Version 6 names topics by id (KIP-1319), as OffsetCommit 10 does.
+Before version 5, the client must have added the partition of `__consumer_offsets` by AddOffsetsToTxn. From version 5
+on, the group coordinator adds this partition to the transaction (KIP-890). Version 6 identifies topics by id
+(KIP-1319), as OffsetCommit version 10 does.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ OFFSETS_MAX: Final = 10_000
 _Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 _Partition = _Topic.TxnOffsetCommitResponsePartition
 _Reference: TypeAlias = tuple[str | bytes, int]
-"""How a request names a partition: by the name or the id of its topic, and its number."""
+"""A partition as the request identifies it: the name or the id of its topic, and its index."""
 
 
 @handles(TxnOffsetCommitRequest, while_=has_transactions)
 async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffsetCommitResponse:
-    """Add offsets to the producer's transaction. Partitions that do not exist are refused one by one."""
+    """Add offsets to the producer's transaction. A partition that does not exist gets its own error code."""
     message = request.message
     refused = _refused(request)
     if refused is not ErrorCode.NONE:
@@ -86,7 +87,7 @@ async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffs
     has_member = request.version >= _MEMBERS_FROM
     is_added_here = request.version >= _LEADERS_ADD_FROM
     transactional_offsets = request.services.transactional_offsets
-    assert transactional_offsets is not None, "a broker with transactions takes their offsets"
+    assert transactional_offsets is not None, "a broker with transactions has TransactionalOffsets"
     committed = await decided(
         transactional_offsets.commit(
             CommitInTransaction(
@@ -138,7 +139,7 @@ async def _response(
     codes: dict[_Reference, ErrorCode],
     error: ErrorCode,
 ) -> TxnOffsetCommitResponse:
-    """Return the response with the code of each partition, or `error` for partitions without a code."""
+    """Return the response. A partition that is not in `codes` gets the code `error`."""
     by_id = request.version >= _TOPIC_IDS_FROM
 
     def code_of(name: str, topic_id: bytes | None, index: int) -> ErrorCode:
@@ -164,8 +165,8 @@ async def _response(
 
 
 def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
-    # Members of the consumer protocol commit in transactions with their epoch as a generation (KIP-848). Only clients
-    # of version 6 and later know the error of an epoch.
+    # Members of the consumer protocol (KIP-848) send their member epoch as the generation. Only clients of version 6
+    # and later know the error code STALE_MEMBER_EPOCH.
     if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _TOPIC_IDS_FROM:
         return ErrorCode.ILLEGAL_GENERATION
     return as_version(request, code)
