@@ -4,9 +4,9 @@
        |                                      +--> timeout; the records may still be deleted later
        +--> refused, and nothing is deleted
 
-A request waits for the *low watermark*, the lowest log start offset of the replicas that could lead next. A response
-before that could be undone by a leader that is elected a moment later and has never heard of the new log start.
-(Kafka: DelayedDeleteRecords.)
+A request waits for the *low watermark*, the lowest log start offset of the replicas that could lead next. With an
+earlier response, a leader that is elected a moment later and has not received the new log start could still serve the
+deleted records. (Kafka: DelayedDeleteRecords.)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Waiter:
 
 
 class Deletes:
-    """The DeleteRecords requests of one leader epoch. The broker bounds the number of requests that it accepts at
-    once, and so these.
+    """The DeleteRecords requests that wait in one leader epoch. The broker bounds the number of requests that it
+    accepts at once, and so the number of these.
     """
 
     __slots__ = ("_leader_epoch", "_log", "_waiters")
@@ -58,7 +58,7 @@ class Deletes:
         return None
 
     def reached(self, low_watermark: Offset) -> list[RespondToDelete]:
-        """Respond to the requests whose offset the low watermark has reached."""
+        """Respond to the requests whose `before_offset` is not above the low watermark."""
         done = [waiter for waiter in self._waiters if waiter.before_offset <= low_watermark]
         if done:
             self._waiters = [
@@ -74,8 +74,8 @@ class Deletes:
         return [self.respond(waiter.request_id, ErrorCode.REQUEST_TIMED_OUT) for waiter in late]
 
     def resign(self, error_code: ErrorCode) -> list[RespondToDelete]:
-        """Fail all requests, because the leader epoch is over. The next leader may or may not have the new
-        log start.
+        """Fail all waiting requests, because the leader epoch is over. The next leader may or may not have the new log
+        start.
         """
         waiters, self._waiters = self._waiters, []
         return [self.respond(waiter.request_id, error_code) for waiter in waiters]

@@ -34,7 +34,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Role(Enum):
-    """The role of a replica, by the metadata image of its broker."""
+    """The role that the metadata image gives this replica, or FAILED."""
 
     # The image has no leader, or this broker hosts no replica of the partition any more.
     IDLE = "idle"
@@ -47,12 +47,12 @@ class Role(Enum):
 class Append(Struct, frozen=True, kw_only=True, gc=False):
     """Append batches to the log. The host reports Appended, AppendRefused or StorageFailed before any other event.
 
-    With a `request_id` these are the batches of that produce request, stamped with `base_offset` and
-    `leader_epoch`, followed by those of the requests `further_ids`. With None they are the batches of the last
-    DataReceived, unchanged.
+    If `request_id` is set, the host appends the batches of that produce request and then those of the requests
+    `further_ids`, with offsets from `base_offset` on and with `leader_epoch`. If `request_id` is None, the replica is a
+    follower, and the host appends the batches of the last DataReceived unchanged.
 
-    If a follower's `base_offset` is below its log end, the log is empty and has to start at
-    `base_offset` instead, because the leader's log start lies within the first of these batches.
+    The `base_offset` of a follower may be below its log end. The log is then empty, and must start at `base_offset`
+    instead, because the leader's log start lies inside the first of these batches.
     """
 
     base_offset: Offset
@@ -70,29 +70,29 @@ class AppendMarkers(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Sync(Struct, frozen=True, kw_only=True, gc=False):
-    """Sync the log up to its end, for durability=fsync, flush.messages or flush.ms. The host reports Synced when that
-    is done.
+    """Sync the log up to its end, because of durability=fsync, flush.messages or flush.ms. The host reports Synced when
+    the sync is finished.
     """
 
 
 class TruncateTo(Struct, frozen=True, kw_only=True, gc=False):
-    """Truncate the log, its leader epochs and producer state to `end_offset`, synced (rule R4).
+    """Truncate the log to `end_offset`, with its leader epochs and producer states, and sync it (rule R4).
 
-    The host reports Truncated when that is done. If `end_offset` is the log end, this only removes leader epochs
-    that have no records.
+    The host reports Truncated when the truncation is finished. If `end_offset` is the log end, the truncation removes
+    no records, only leader epochs that have no records.
     """
 
     end_offset: Offset
 
 
 class ResetLog(Struct, frozen=True, kw_only=True, gc=False):
-    """Delete the whole log and start it at `start_offset`. The host reports LogReset when that is done."""
+    """Delete the whole log and start an empty one at `start_offset`. The host reports LogReset when this is done."""
 
     start_offset: Offset
 
 
 class AssignEpoch(Struct, frozen=True, kw_only=True, gc=False):
-    """Add (leader_epoch, log end) to the log's leader epochs: this replica leads from there (rule R1)."""
+    """Add (`leader_epoch`, log end) to the log's leader epochs, because this replica becomes the leader (rule R1)."""
 
     leader_epoch: LeaderEpoch
 
@@ -106,8 +106,8 @@ class AdvanceLogStart(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendAttached(Struct, frozen=True, kw_only=True, gc=False):
-    """Accept a follower's Attach, because its log is a prefix of the leader's. From now on the host sends what
-    `data_due(session)` returns.
+    """Accept a follower's Attach, because the follower's log is a prefix of the leader's log. From now on the host
+    sends the messages that `data_due(session)` returns.
     """
 
     session: FollowerSession
@@ -118,8 +118,8 @@ class SendAttached(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendDiverged(Struct, frozen=True, kw_only=True, gc=False):
-    """Respond to a follower's Attach: its log diverges from the leader's, so it must truncate its log (rules R3,
-    R4).
+    """Respond to a follower's Attach that the follower's log diverges from the leader's log, so the follower must
+    truncate its log (rules R3, R4). The fields are those of DivergedReceived.
     """
 
     session: FollowerSession
@@ -132,7 +132,7 @@ class SendDiverged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendSnapshotless(Struct, frozen=True, kw_only=True, gc=False):
-    """Respond to a follower's Attach: it must delete its log and start at `log_start`."""
+    """Respond to a follower's Attach that the follower must delete its log and start an empty one at `log_start`."""
 
     session: FollowerSession
     attach_seq: int
@@ -141,8 +141,8 @@ class SendSnapshotless(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """Refuse the follower's Attach with this `attach_seq`. If `attach_seq` is 0, stop sending to a follower whose
-    Attach was accepted.
+    """Refuse the follower's Attach with this `attach_seq`. If `attach_seq` is 0, tell a follower whose Attach was
+    accepted earlier that the leader sends it no more data.
     """
 
     session: FollowerSession
@@ -152,7 +152,9 @@ class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendAttach(Struct, frozen=True, kw_only=True, gc=False):
-    """Ask the leader to send data from this follower's log end. One message contains at most 64 attaches."""
+    """Ask the leader to send data from this follower's log end on. The host may put several of these effects, of
+    different partitions, into one message.
+    """
 
     session_id: int
     attach_seq: int
@@ -169,9 +171,10 @@ class SendDetach(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendAck(Struct, frozen=True, kw_only=True, gc=False):
-    """Acknowledge to the leader everything below `ack_to` (rule R6). Acknowledgements are cumulative, so only the
-    last one of a turn of the event loop is sent. `is_synced`: the topic has durability=fsync, and `ack_to` is the
-    end of what is synced to the disk.
+    """Acknowledge to the leader everything below `ack_to` (rule R6). Acknowledgements are cumulative, so the host sends
+    only the last one of a turn of the event loop.
+
+    If `is_synced`, the topic has durability=fsync, and everything below `ack_to` is synced to the disk.
     """
 
     session_id: int
@@ -182,8 +185,8 @@ class SendAck(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProposeIsr(Struct, frozen=True, kw_only=True, gc=False):
-    """Propose an ISR change to the controller (AlterPartition). The host batches proposals, and reports
-    IsrChangeResponded.
+    """Propose a change of the ISR to the controller (AlterPartition). The host sends the proposals of several
+    partitions in one request, and reports IsrChangeResponded for each.
     """
 
     leader_epoch: LeaderEpoch
@@ -196,7 +199,7 @@ class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
     """Ask the coordinator of the transactional id whether this partition belongs to the producer's open transaction.
 
     In mode ADD the coordinator adds the partition to the transaction. The host reports TransactionVerified with the
-    same guard, or nothing if no response came by `deadline_ms`.
+    same `guard`, or no event if the coordinator has not responded by `deadline_ms`.
     """
 
     guard: int
@@ -208,8 +211,8 @@ class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
-    """Tell the transaction coordinator the outcome of each marker that the event MarkersRequested had. The host does so
-    only if `may_respond` is true, as for RespondToProduce.
+    """Send the transaction coordinator the outcome of each marker of the event MarkersRequested with this `request_id`.
+    The host sends the response only if `may_respond` is true.
     """
 
     request_id: int
@@ -218,7 +221,9 @@ class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OrphanEnded(Struct, frozen=True, kw_only=True, gc=False):
-    """Report that the marker of a transaction was lost: the leader appends one itself, before a later transaction."""
+    """Report that the marker of a transaction was lost, so the leader appends a marker itself before a later
+    transaction of the same producer begins.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -227,8 +232,8 @@ class OrphanEnded(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransactionTorn(Struct, frozen=True, kw_only=True, gc=False):
-    """Report that a transaction has two outcomes: a marker ended it in this partition, and its coordinator decided the
-    other way.
+    """Report that a transaction has two outcomes: the marker in this partition has one, and the transaction's
+    coordinator has decided the other.
     """
 
     producer_id: ProducerId
@@ -251,7 +256,7 @@ class RespondToProduce(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RespondToDelete(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the outcome of a DeleteRecordsRequested. As for RespondToProduce, the host first checks `may_respond`.
+    """Report the outcome of a DeleteRecordsRequested. The host checks `may_respond` before it sends the response.
 
     `low_watermark` is the lowest log start offset of the replicas; NO_OFFSET if there is an error.
     """
@@ -263,15 +268,16 @@ class RespondToDelete(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HighWatermarkMoved(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the new high watermark to the log and to readers; followers receive it with the next Data,
-    or without data within 50 ms (rule R9)."""
+    """Report the new high watermark to the log and to readers. Followers receive it with the next Data message; if
+    there are no records to send, a Data message without records follows within 50 ms (rule R9).
+    """
 
     high_watermark: Offset
 
 
 class RoleChanged(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the new role, before any effect that follows from it. A FOLLOWER attaches once it gets a SessionReady for
-    `leader`.
+    """Report the new role of this replica, before any effect of the new role. A follower attaches as soon as the host
+    reports a SessionReady for `leader`.
     """
 
     role: Role
@@ -280,10 +286,11 @@ class RoleChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """Take the log directory offline after a storage failure, and report that in the heartbeat (rule R11).
+    """Report that this replica failed with `reason` and stays offline (rule R11).
 
-    After an internal error only this partition goes offline: each heartbeat from now on asks for another leader of
-    it.
+    After a storage failure the host takes the whole log directory offline and reports the directory in the heartbeat.
+    After an internal error (`is_bug`) only this partition goes offline, and each heartbeat from now on asks the
+    controller to elect another leader for it.
     """
 
     reason: str
@@ -319,10 +326,10 @@ Effect: TypeAlias = (
 
 
 class ReadBound(Struct, frozen=True, gc=False):
-    """The part of the log that a consumer may read at one replica, [start_offset, end_offset), or an `error_code`.
+    """The range of offsets that a consumer may read at one replica, [start_offset, end_offset), or an `error_code`.
 
-    Before the response is sent, `may_respond(leader_epoch)` must be true. A fetch at `end_offset` waits for records, or
-    gets none.
+    The host may send the response only if `may_respond(leader_epoch)` is true. A fetch at `end_offset` waits for
+    records until its own time limit.
     """
 
     error_code: ErrorCode
@@ -334,9 +341,9 @@ class ReadBound(Struct, frozen=True, gc=False):
 class DataDue(Struct, frozen=True, gc=False):
     """The Data message that a follower must be sent next: batches from `from_offset` up to `log_end`, as many as fit.
 
-    If the two are equal, only the high watermark or the log start has moved; such a message may wait up to 50 ms so
-    that it can be sent together with batches. Every Data message has `high_watermark` and `log_start`. They may move
-    while the batches are read from the disk, so `data_due` is called again when the message is built.
+    If `from_offset` equals `log_end`, only the high watermark or the log start has moved; such a message may wait up to
+    50 ms so that it can be sent together with batches. Every Data message has `high_watermark` and `log_start`. Both
+    may move while the batches are read from the disk, so the host calls `data_due` again when it builds the message.
     """
 
     from_offset: Offset

@@ -1,19 +1,20 @@
-"""Events: everything that can happen to a replica. Its host (replication/partition_host.py) passes each one to
+"""Events: everything that can happen to a replica. Its host (replication/partition_host.py) passes each event to
 `Replica.step`.
 
 - From the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
 - From clients: ProduceRequested, ProducesRequested, TransactionalProduceRequested, DeleteRecordsRequested.
 - From transaction coordinators: TransactionVerified, MarkersRequested, HangingTransactionResolved.
-- From the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced,
-  StorageFailed. From the host itself, after an internal error: BugFound.
-- At a leader, from its followers' streams: AttachReceived, DetachReceived, AckReceived,
-  FollowerSessionClosed, DataSent.
-- At a follower, from the stream to its leader: SessionReady, LeaderSessionClosed, AttachedReceived,
-  DivergedReceived, SnapshotlessReceived, DataReceived, RefusedReceived.
+- From the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced, StorageFailed.
+- From the host itself, after an internal error: BugFound.
+- At a leader, from its followers' streams: AttachReceived, DetachReceived, AckReceived, FollowerSessionClosed,
+  DataSent.
+- At a follower, from the stream to its leader: SessionReady, LeaderSessionClosed, AttachedReceived, DivergedReceived,
+  SnapshotlessReceived, DataReceived, RefusedReceived.
 - From the controller: IsrChangeResponded. From the clock: Tick, LeaderStalled.
 
-Times are ms of CLOCK_BOOTTIME, which the host reads (a lease on CLOCK_MONOTONIC would outlive a suspended machine).
-Range ends are exclusive. README.md beside this file lists the rules (R1 ..).
+Times are ms of CLOCK_BOOTTIME, which the host reads: CLOCK_MONOTONIC stops while the machine is suspended, so a lease
+measured with it would not expire in that time. Range ends are exclusive. README.md beside this file lists the rules (R1
+..).
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ class BrokerView(Struct, frozen=True, kw_only=True, gc=False):
 class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     """The state of this partition in the metadata image changed. Events come in the order of the metadata feed.
 
-    The host sends the first one when the image contains this broker's current registration; before that the image
-    shows an earlier lifetime of the broker. The host sends another whenever any field differs: `min_insync_replicas`
-    may change while `partition_epoch` stays the same. `brokers` are the registered brokers among `replicas`.
+    The host sends the first such event when the image contains this broker's current registration; an older image
+    describes an earlier process of the broker. The host sends another event whenever any field differs:
+    `min_insync_replicas` may change while `partition_epoch` stays the same. `brokers` has those of the `replicas` that
+    are registered.
     """
 
-    leader: BrokerId  # NO_BROKER: there is no leader
+    leader: BrokerId  # NO_BROKER: the partition has no leader
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     replicas: tuple[BrokerId, ...]
@@ -68,7 +70,7 @@ class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     flush_messages: int = (
         OFFSET_MAX  # flush.messages: a sync starts when this many records are unsynced
     )
-    flush_ms: int = OFFSET_MAX  # flush.ms: a record may stay unsynced for so long
+    flush_ms: int = OFFSET_MAX  # flush.ms: the longest time that a record may stay unsynced
 
 
 class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
@@ -80,12 +82,12 @@ class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
-    """The topic was deleted from the image. The replica responds with UNKNOWN_TOPIC_ID from now on."""
+    """The topic was deleted from the image. The replica responds to all requests with UNKNOWN_TOPIC_ID from now on."""
 
 
 class ProducerBatch(Struct, frozen=True, gc=False):
-    """The idempotent producer of a batch, and the batch's first and last sequence number. Both are inclusive; after
-    2^31 - 1 the numbers begin again at 0.
+    """The idempotent producer of a batch, and the first and the last sequence number of the batch, both inclusive.
+    After 2^31 - 1 the sequence numbers begin again at 0.
     """
 
     producer_id: ProducerId
@@ -96,7 +98,7 @@ class ProducerBatch(Struct, frozen=True, gc=False):
 
 
 class ProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """A client or coordinator wants to append complete batches, whose size and CRC have been checked.
+    """A client or a coordinator asks the leader to append complete batches, whose size and CRC have been checked.
 
     If `producer` is set, there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
     `expected_leader_epoch` to the leader epoch in which it loaded its state; in any other epoch the append is refused.
@@ -107,22 +109,24 @@ class ProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
     acks: int
     deadline_ms: int
     producer: ProducerBatch | None = None
-    # NO_LEADER_EPOCH: the leader may have any epoch.
+    # The leader epoch that the request requires; NO_LEADER_EPOCH: any.
     expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
 
 class ProducesRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """Several produce requests that share one append, in this order.
+    """Several produce requests whose batches are appended together, in this order.
 
-    None of them is transactional, and no two have the same producer: whether a batch is a duplicate can be judged only
-    after the producer's earlier batches were appended.
+    None of the requests is transactional, and no two have the same producer: whether a batch is a duplicate can be
+    decided only after the producer's earlier batches were appended.
     """
 
     requests: tuple[ProduceRequested, ...]
 
 
 class RegistrationMode(Enum):
-    """What a partition leader asks of a transaction coordinator before the first batch of a transaction (KIP-890)."""
+    """What a partition leader asks of a transaction coordinator before it appends the first batch of a transaction
+    (KIP-890).
+    """
 
     # Add this partition to the transaction. Clients with transaction.version 2 leave this to the leader.
     ADD = "add"
@@ -131,7 +135,7 @@ class RegistrationMode(Enum):
 
 
 class TransactionalProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """A client wants to append one batch, that of `produce.producer`, in a transaction."""
+    """A client asks the leader to append one batch, that of `produce.producer`, in a transaction."""
 
     produce: ProduceRequested
     transactional_id: str
@@ -152,9 +156,9 @@ class TransactionVerified(Struct, frozen=True, kw_only=True, gc=False):
     """The coordinator's response to the RegisterTransaction with the same `guard`.
 
     `error_code` is NONE if the partition belongs to the producer's open transaction. The coordinator is the leader of
-    `coordinator_partition` of `__transaction_state` in the leader epoch `coordinator_epoch`; both are -1 if no
-    coordinator responded. `last_outcome` is the outcome of the last transaction of the transactional id that has
-    ended.
+    `coordinator_partition` of `__transaction_state` in the leader epoch `coordinator_epoch`; both fields are -1 if no
+    coordinator responded. `last_outcome` is the outcome of the last finished transaction of this transactional id; None
+    if the coordinator knows none.
     """
 
     guard: int
@@ -165,8 +169,8 @@ class TransactionVerified(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Marker(NamedTuple):
-    """A marker that a transaction coordinator wants to append. `is_bumped`: its producer epoch is higher than that of
-    the transaction's batches.
+    """A marker that a transaction coordinator asks the leader to append. `is_bumped`: the marker's producer epoch is
+    higher than that of the transaction's batches (transaction.version 2).
     """
 
     producer_id: ProducerId
@@ -178,7 +182,7 @@ class Marker(NamedTuple):
 
 
 class MarkersRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """A transaction coordinator wants to append markers, all in one append."""
+    """A transaction coordinator asks the leader to append markers, all in one append."""
 
     request_id: int  # chosen by the host; repeated in AnswerMarkers
     markers: tuple[Marker, ...]
@@ -186,10 +190,10 @@ class MarkersRequested(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HangingTransactionResolved(Struct, frozen=True, kw_only=True, gc=False):
-    """All coordinators were asked about an open transaction of this partition, and none of them will end it.
+    """All coordinators were asked about a transaction that is open in this partition, and none of them will end it.
 
-    `entry` is the producer's state in the log before the coordinators were asked. The transaction is ended only if the
-    state is still the same, and no registration of the producer is in progress.
+    `entry` is the producer's state in the log, read before the coordinators were asked. The leader ends the transaction
+    only if the state is still the same, and if no batch of this producer waits for a coordinator.
     """
 
     request_id: int  # chosen by the host; repeated in AnswerMarkers
@@ -200,7 +204,9 @@ class HangingTransactionResolved(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DeleteRecordsRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """A client wants to delete all records below `before_offset`; -1: below the high watermark."""
+    """A client asks to delete all records below `before_offset`. If `before_offset` is -1, the client asks to delete
+    all records below the high watermark.
+    """
 
     request_id: int  # chosen by the host; repeated in RespondToDelete
     before_offset: Offset
@@ -208,31 +214,29 @@ class DeleteRecordsRequested(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Appended(Struct, frozen=True, kw_only=True, gc=False):
-    """The batches of the last Append effect were written. No other event may come between that effect and this
+    """The batches of the last Append effect are in the log. No other event comes between that effect and this event."""
+
+    end_offset: Offset
+
+
+class MarkersAppended(Struct, frozen=True, kw_only=True, gc=False):
+    """The markers of the last AppendMarkers effect are in the log. No other event comes between that effect and this
     event.
     """
 
     end_offset: Offset
 
 
-class MarkersAppended(Struct, frozen=True, kw_only=True, gc=False):
-    """The markers of the last AppendMarkers effect were written. No other event may come between that effect and
-    this event.
-    """
-
-    end_offset: Offset
-
-
 class Synced(Struct, frozen=True, kw_only=True, gc=False):
-    """A Sync effect finished. Everything below `durable_end` is synced now; the offset may be lower than before if
-    the log was truncated.
+    """A Sync effect finished: everything below `durable_end` is synced. `durable_end` may be lower than in the previous
+    Synced, if the log was truncated since.
     """
 
     durable_end: Offset
 
 
 class Truncated(Struct, frozen=True, kw_only=True, gc=False):
-    """A TruncateTo effect finished: the log is truncated, and synced with its leader epochs."""
+    """A TruncateTo effect finished: the log is truncated, and the log and its leader epochs are synced."""
 
 
 class LogReset(Struct, frozen=True, kw_only=True, gc=False):
@@ -240,37 +244,39 @@ class LogReset(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LogStartAdvanced(Struct, frozen=True, kw_only=True, gc=False):
-    """Retention moved the log start offset (never past the high watermark)."""
+    """Retention raised the log start offset, but not above the high watermark."""
 
     log_start: Offset
 
 
 class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """A write, sync or truncation of this replica's log failed, or a CRC check of its records (rule R11)."""
+    """A write, sync or truncation of this replica's log failed, or the CRC of one of its batches does not match (rule
+    R11).
+    """
 
     reason: str
 
 
 class BugFound(Struct, frozen=True, kw_only=True, gc=False):
-    """An internal error occurred while this replica was at work: an assertion failed, or an unexpected exception was
-    raised.
+    """The host's code or `Replica.step` raised an AssertionError or another unexpected exception while it worked for
+    this replica.
     """
 
     reason: str
 
 
 class AppendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """The write was refused, for example because the disk is full: nothing of the Append or AppendMarkers was
-    written, and the log is as it was.
+    """The log refused an append, for example because the disk is full. No batch of the last Append or AppendMarkers
+    effect was written, and the log has not changed.
     """
 
 
 class FollowerSession(Struct, frozen=True, kw_only=True, gc=False):
-    """One replication stream of a follower, as its Hello describes it.
+    """One replication stream of a follower, as the follower's Hello message describes it.
 
-    A follower has two lanes, each a stream: one for partitions in sync and one to catch up (`is_catch_up`).
-    In a lane a greater `session_id` replaces a smaller one: the host's broker ends the older stream, whose late
-    messages may still arrive here and are ignored.
+    A follower has two streams, called lanes: one for partitions that are in sync, and one for partitions that catch up
+    (`is_catch_up`). In a lane a session with a greater `session_id` replaces the earlier one. The leader's broker then
+    ends the older stream; late messages of the older stream may still become events, and are ignored.
     """
 
     broker_id: BrokerId
@@ -282,8 +288,8 @@ class FollowerSession(Struct, frozen=True, kw_only=True, gc=False):
 class AttachReceived(Struct, frozen=True, kw_only=True, gc=False):
     """A follower reports the end of its log and asks for the data after it (rule R3).
 
-    A broker process numbers its Attaches with `attach_seq`, in all lanes together. An Attach that arrives after one
-    with a greater number is ignored.
+    A broker process numbers all its Attach messages with `attach_seq`, across both lanes. An Attach is ignored if one
+    with a greater number arrived earlier.
     """
 
     session: FollowerSession
@@ -295,7 +301,7 @@ class AttachReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DetachReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """A follower wants no more data of this partition in this session."""
+    """A follower asks the leader to send no more data of this partition in this session."""
 
     session: FollowerSession
 
@@ -315,22 +321,22 @@ class AckReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FollowerSessionClosed(Struct, frozen=True, kw_only=True, gc=False):
-    """A follower's stream ended, or a newer one replaced it."""
+    """A follower's stream ended, or a newer stream of the same lane replaced it."""
 
     session: FollowerSession
 
 
 class DataSent(Struct, frozen=True, kw_only=True, gc=False):
-    """A Data message was sent to a follower. It was built from what `data_due` returned."""
+    """The host has sent a Data message, built from the result of `data_due`, to a follower."""
 
     session: FollowerSession
-    end_offset: Offset  # the end of the batches, or the Data's base offset if it has none
+    end_offset: Offset  # the end of the batches; without batches, the base offset of the message
     high_watermark: Offset
 
 
 class SessionReady(Struct, frozen=True, kw_only=True, gc=False):
-    """A stream to `leader` is open. The follower attaches in it from now on, even if it was attached in a stream of the
-    other lane.
+    """A stream to `leader` is open. The follower attaches in this session from now on, even if it is attached in the
+    stream of the other lane.
     """
 
     session_id: int
@@ -344,7 +350,7 @@ class LeaderSessionClosed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AttachedReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader accepted this follower's Attach, and sends data from the follower's log end on."""
+    """The leader accepted this follower's Attach, and sends data from this follower's log end on."""
 
     session_id: int
     attach_seq: int
@@ -354,10 +360,10 @@ class AttachedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DivergedReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """This follower's log diverges from the leader's.
+    """The leader's response to an Attach: this follower's log diverges from the leader's log.
 
-    `epoch` is the greatest epoch in the leader's log that is not above `for_last_epoch`, and `end_offset` is its end
-    there. `for_log_end` and `for_last_epoch` are those of the Attach to which this is the response.
+    `epoch` is the greatest epoch in the leader's log that is not above `for_last_epoch`, and `end_offset` is the end of
+    that epoch in the leader's log. `for_log_end` and `for_last_epoch` repeat the values of the Attach.
     """
 
     session_id: int
@@ -371,7 +377,7 @@ class DivergedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 class SnapshotlessReceived(Struct, frozen=True, kw_only=True, gc=False):
     """The leader no longer has the records that follow this follower's log end, so the follower must delete its log and
-    start at `log_start`.
+    start an empty one at `log_start`.
     """
 
     session_id: int
@@ -383,9 +389,9 @@ class SnapshotlessReceived(Struct, frozen=True, kw_only=True, gc=False):
 class DataReceived(Struct, frozen=True, kw_only=True, gc=False):
     """The leader sent batches, whose headers and CRCs have been checked (rule R5).
 
-    `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
-    changes; empty when there are no batches. The first batch may start below `base_offset` if it
-    ends above it: the leader's log start may lie within a batch.
+    `epochs` has a pair (leader epoch, base offset) for the first batch and for each later batch whose epoch differs
+    from that of the batch before; it is empty when there are no batches. The first batch may start below `base_offset`
+    and end above it, because the leader's log start may lie inside a batch.
     """
 
     session_id: int
@@ -399,8 +405,8 @@ class DataReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader refused this follower's Attach with this `attach_seq`. If `attach_seq` is 0, it stopped sending data
-    of this partition.
+    """The leader refused this follower's Attach with this `attach_seq`. If `attach_seq` is 0, the leader has stopped
+    sending data of this partition.
     """
 
     session_id: int
@@ -410,7 +416,7 @@ class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class IsrChangeResponded(Struct, frozen=True, kw_only=True, gc=False):
-    """The controller's response to the ISR proposal of this leader epoch and partition epoch. `error_code` is
+    """The controller's response to the ISR proposal that names this leader epoch and partition epoch. `error_code` is
     REQUEST_TIMED_OUT if there was no response, because it was lost or another node became the controller.
     """
 
@@ -420,12 +426,12 @@ class IsrChangeResponded(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Tick(Struct, frozen=True, kw_only=True, gc=False):
-    """About 100 ms have passed. The replica checks deadlines and lag, and sends again what got no response."""
+    """About 100 ms have passed. The replica checks deadlines and lag, and repeats messages that got no response."""
 
 
 class LeaderStalled(Struct, frozen=True, kw_only=True, gc=False):
-    """This broker's event loop did not run for `stall_ms` (more than 500). That time does not count as lag of the
-    followers (rule R10).
+    """The event loop of this broker did not run for `stall_ms` (more than 500). The leader does not count that time as
+    lag of its followers (rule R10).
     """
 
     stall_ms: int

@@ -1,4 +1,4 @@
-"""The follower: what a replica does while it follows one leader in one leader epoch.
+"""The follower: the work of a replica while it follows one leader in one leader epoch.
 
     DETACHED --SessionReady, or the retry's time--> ATTACHING --Attached--> STREAMING
        ^                                             |     ^                   |
@@ -7,19 +7,20 @@
        |                                           CUTTING-+                   |
        +---- Refused, the session's end -- from ATTACHING or STREAMING         +--> ATTACHING
 
-A follower starts without truncating anything (rule R2): only the leader knows where the two logs diverge,
-and says so in its response to an Attach (rule R4). While CUTTING (a TruncateTo or ResetLog is under way)
-nothing else changes the log, and a change of role waits (replica.py). The follower remembers a session
-that opens or closes meanwhile.
+A follower starts without truncating anything (rule R2): only the leader knows where the two logs diverge, and the
+leader reports it in the response to an Attach (rule R4). In the phase CUTTING a TruncateTo or ResetLog is in progress.
+Until it ends, nothing else changes the log, a change of role waits (replica.py), and the follower only records which
+session opened or closed.
 
 Invariants:
-- The log end moves only by Data in STREAMING, of this session and leader epoch, whose base offset
-  is the log end (rule R5). It falls only by a response to the Attach that reported the current log end.
-- The high watermark never passes the log end, and falls only together with it.
-- Nothing is acknowledged before the leader said Attached in this epoch.
 
-What cannot happen: a gap, or a batch of one lineage after records of another. A Data message that
-was delayed until after another Attach has a different base offset, or arrives in a different phase.
+- The log end rises only by Data that arrives in STREAMING, in this session and leader epoch, with the log end as its
+  base offset (rule R5). It falls only after a response to the Attach that reported the current log end.
+- The high watermark never passes the log end, and falls only together with it.
+- The follower acknowledges nothing until the leader has responded with Attached in this epoch.
+
+What cannot happen: a gap in the log, or a batch of one lineage after records of another. A Data message that was
+delayed until after another Attach has a different base offset, or arrives in a different phase.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Phase(Enum):
 
 
 class Follower:
-    """A follower's state and handlers, for one leader in one leader epoch."""
+    """The state and the event handlers of a follower, for one leader in one leader epoch."""
 
     __slots__ = (
         "_acked",
@@ -98,9 +99,11 @@ class Follower:
         self._settings = settings
         self._session_id: int | None = None
         self._attach_seq = 0
-        """The number of the Attach that waits for a response."""
+        """The number of the last Attach that was sent."""
         self._acked: tuple[Offset, bool, Offset] | None = None
-        """The last acknowledgement since the Attached response: position, whether it is synced, and log start."""
+        """The position, whether it is synced, and the log start of the last acknowledgement; None: none was sent since
+        the last Attached response.
+        """
         self._appending: DataReceived | None = None
         self._retry_at_ms = 0
         self._retry_ms = settings.attach_retry_min_ms
@@ -126,13 +129,15 @@ class Follower:
         return []
 
     def adopt(self) -> list[Effect]:
-        """Acknowledge again if the image changed the topic's durability, because that changes this replica's
-        position.
+        """Acknowledge again if the image changed the topic's durability, because the durability decides whether the
+        written or the synced end is acknowledged.
         """
         return self.on_synced()
 
     def resign(self) -> list[Effect]:
-        """Detach, because the epoch ended or the topic was deleted."""
+        """Detach from the leader, because the leader epoch ended, this broker is no replica any more, or the topic was
+        deleted.
+        """
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         if self._session_id is None or self.phase is Phase.DETACHED:
             return []
@@ -152,7 +157,9 @@ class Follower:
         return self._session_id is not None and self.phase in (Phase.DETACHED, Phase.ATTACHING)
 
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
-        """Acknowledge at once what this log contains, because the leader counts only acknowledgements."""
+        """Acknowledge at once the records that this log already has, because an Attach is no acknowledgement for the
+        leader.
+        """
         if not self._is_awaited(event):
             return []
         self.phase = Phase.STREAMING
@@ -165,8 +172,8 @@ class Follower:
         return effects
 
     def on_diverged(self, event: DivergedReceived, now_ms: int) -> list[Effect]:
-        """Truncate (rule R4), but only if the response is about the present log end. A response about an earlier log
-        end would truncate records that were appended since.
+        """Truncate the log (rule R4), but only if the response is about the current log end. After a response about an
+        earlier log end, the truncation would remove records that were appended since.
         """
         log = self._log
         if not self._is_awaited(event) or (event.for_log_end, event.for_last_epoch) != (
@@ -181,8 +188,8 @@ class Follower:
         return [self._cut(cut) if cut >= log.log_start else self._reset(cut)]
 
     def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
-        """Delete the log and start where the leader's log begins: the leader has deleted the records that this log
-        needs next, or the two logs have nothing in common.
+        """Delete the log and start an empty one at the leader's log start: the leader has deleted the records that this
+        log needs next, or the two logs have nothing in common.
         """
         if not self._is_awaited(event):
             return []
@@ -193,7 +200,9 @@ class Follower:
         return [self._reset(event.log_start)]
 
     def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
-        """Wait, then attach again. If a new image comes first, it may replace this Follower by a new one."""
+        """Attach again after a delay. If the refusal came from a newer leader epoch, the image replaces this Follower
+        first.
+        """
         ends_stream = event.attach_seq == 0 and self.phase is Phase.STREAMING
         if not ends_stream and not (
             self.phase is Phase.ATTACHING and event.attach_seq == self._attach_seq
@@ -274,11 +283,11 @@ class Follower:
             self._follow(effects, event.high_watermark, event.log_start)
             self.acknowledge(effects)
             return effects
-        # This replica was the leader in a later epoch but wrote nothing in it, so its log must forget that epoch.
+        # This replica led in a later epoch but wrote no record in it. Truncating to the log end removes that epoch.
         if event.epochs[0][0] < log.epochs.latest:
             return [SendDetach(session_id=event.session_id), self._cut(log.log_end)]
         first = event.epochs[0][1]
-        # The log is empty and begins in the middle of the leader's batch.
+        # The log is empty, and starts in the middle of the leader's batch.
         if first < log.log_end:
             log.begin_at(first)
         self._appending = event
@@ -293,7 +302,7 @@ class Follower:
     def on_appended(self, end_offset: Offset) -> list[Effect]:
         """Acknowledge the leader's batches, which are in the log now."""
         event, log = self._appending, self._log
-        assert event is not None, "an append that was not asked for"
+        assert event is not None, "Appended without a preceding Append"
         assert end_offset == event.end_offset, f"append ended at {end_offset}: {event}"
         self._appending = None
         log.appended(end_offset)
@@ -309,14 +318,16 @@ class Follower:
         self._appending = None
 
     def on_append_refused(self, now_ms: int) -> list[Effect]:
-        """Detach, because the write was refused (a full disk, for example), and ask for the same data again later."""
+        """Detach, because the write was refused (the disk may be full), and ask for the same data again later."""
         self._appending = None
         self._retry_later(now_ms)
         assert self._session_id is not None, "data without a session"
         return [SendDetach(session_id=self._session_id)]
 
     def on_synced(self) -> list[Effect]:
-        """Acknowledge the synced end, with durability=fsync (rule R6)."""
+        """Acknowledge the synced end if the topic has durability=fsync (rule R6). Sync again if records were appended
+        since.
+        """
         effects: list[Effect] = []
         if self.phase is not Phase.CUTTING:
             self.acknowledge(effects)
@@ -344,8 +355,8 @@ class Follower:
         )
 
     def _is_sound(self, event: DataReceived) -> bool:
-        """Return whether the leader's data can be appended: its CRCs are right, its epochs rise and are not above the
-        leader's, and this log has none of its batches yet.
+        """Return whether the leader's data can be appended: its CRCs match, its epochs rise and are not above the
+        leader epoch, and this log has none of its batches yet.
         """
         log = self._log
         if event.epochs and event.epochs[0][1] < log.log_end and log.log_start < log.log_end:
@@ -358,7 +369,7 @@ class Follower:
         return event.is_intact and bool(event.epochs) == (event.end_offset > event.base_offset)
 
     def _follow(self, effects: list[Effect], high_watermark: Offset, log_start: Offset) -> None:
-        """Move this replica's high watermark and log start to the leader's, but not past the log end."""
+        """Raise this replica's high watermark and log start to the leader's values, but not past the log end."""
         log = self._log
         moved_to = min(high_watermark, log.log_end)
         if moved_to > log.high_watermark:

@@ -1,9 +1,9 @@
 """The followers of one leader in one leader epoch: their positions, and which of them bound the high watermark.
 
-Followers are the replicas that the image lists, without the leader. A follower that is *attached* is
-sent data. A follower that is *counted* bounds the watermark: a member of the maximal ISR (isr.py), or
-one outside it that the watermark waits for (`JoinWait`). A follower that is *lagging* was not caught
-up for longer than `replica.lag.time.max.ms`.
+The followers are the replicas in the image without the leader. The leader sends data to a follower that is *attached*.
+A follower that is *counted* bounds the high watermark: it is a member of the maximal ISR (isr.py), or the high
+watermark waits for it to join the ISR (`JoinWait`). A follower *lags* if it was not caught up for longer than
+`replica.lag.time.max.ms`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NO_ROUND: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """One follower, as its leader knows it in one leader epoch. Positions are exclusive ends; each is UNKNOWN until the
-    follower reports it in this epoch and session.
+    """The progress of one follower in one leader epoch, as its leader knows it. Positions are exclusive ends; each is
+    UNKNOWN until the follower reports it in this epoch and session.
 
-    When a topic's durability changes, acknowledgements of written data may arrive after the leader has begun to count
-    synced data, and the other way round. So both kinds are stored, and `ack_to` is the one that counts at present.
+    When a topic's durability changes, acknowledgements of written data may still arrive after the leader has begun to
+    count synced data, and the reverse. So both positions are stored, and `ack_to` is the one that counts at present.
     """
 
     broker_id: BrokerId
@@ -36,29 +36,29 @@ class FollowerProgress:
     join_wait: JoinWait
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # the follower's broker epoch in the image
     is_live: bool = False  # whether the image shows it as not fenced
-    # Whether it is live and not shutting down, so that it may join the ISR.
+    # Whether the broker is live and not shutting down, so that it may join the ISR.
     is_eligible: bool = False
-    session: FollowerSession | None = None  # the session that it is attached in
-    life: BrokerEpoch = NO_BROKER_EPOCH  # the broker epoch of its last Attach
-    attach_seq: int = 0  # the number of its last Attach
+    session: FollowerSession | None = None  # the session in which it is attached
+    life: BrokerEpoch = NO_BROKER_EPOCH  # the broker epoch in the follower's last Attach
+    attach_seq: int = 0  # the number of the follower's last Attach
     ack_to: Offset = UNKNOWN
     is_fsync: bool = False  # whether only synced positions count
     log_start: Offset = UNKNOWN  # the follower's log start offset, as last reported
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
-    # The last round (see high_watermark.py) that the leader has not judged yet.
+    # The length of the last round that `JoinWait` has not evaluated yet (see high_watermark.py).
     round_ms: int = NO_ROUND
-    # The leader's log end when it sent a certain Data message; UNKNOWN once the follower has acknowledged that log
-    # end.
+    # The leader's log end at the time when it sent one of its Data messages. UNKNOWN once the follower has acknowledged
+    # everything below that log end.
     _sampled_end: Offset = UNKNOWN
     _sampled_at_ms: int = 0
     _written_to: Offset = UNKNOWN
     _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
-        """Apply the broker's state in the metadata image. If the broker has registered again it may have lost data, so
-        the positions that it reported before become UNKNOWN.
+        """Apply the state of the follower's broker in the metadata image. If the broker has registered again, it may
+        have lost data, so the positions that it reported before become UNKNOWN.
         """
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
@@ -69,8 +69,8 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """Record an Attach. Returns False if it must be ignored, because a later one arrived before it in another
-        stream.
+        """Record an Attach of a broker process with the broker epoch `life`. Return False if the leader must ignore the
+        Attach, because a later one arrived before it in another stream.
         """
         if life == self.life and attach_seq <= self.attach_seq:
             return False
@@ -83,8 +83,8 @@ class FollowerProgress:
         self.ack_to = self._written_to = self._synced_to = self.log_start = UNKNOWN
 
     def count_by(self, is_fsync: bool) -> None:
-        """Count synced positions from now on, or written ones, depending on the topic's durability; `ack_to`
-        may fall.
+        """Count synced positions from now on, or written positions, depending on the topic's durability; `ack_to` may
+        fall.
         """
         self.is_fsync = is_fsync
         self.ack_to = self._synced_to if is_fsync else self._written_to
@@ -97,8 +97,8 @@ class FollowerProgress:
         high_watermark: Offset,
         log_start: Offset,
     ) -> None:
-        """Send data from `log_end` on. The position stays UNKNOWN until the follower acknowledges data in this session,
-        because with durability=fsync the log end in its Attach may not be synced.
+        """Record that the follower is attached and gets data from `log_end` on. Its position stays UNKNOWN until it
+        acknowledges data in this session, because with durability=fsync the log end in its Attach may not be synced.
         """
         self.session = session
         self.sent_to = log_end
@@ -107,19 +107,19 @@ class FollowerProgress:
         self._sampled_end = UNKNOWN
 
     def is_attached_in(self, session: FollowerSession) -> bool:
-        # It is nearly always the same object, and `is` takes a tenth of the time that `==` takes.
+        # Both are nearly always the same object, and `is` takes a tenth of the time that `==` takes.
         attached = self.session
         return attached is session or attached == session
 
     def detach(self) -> None:
-        """Stop sending to the follower. What it has acknowledged still counts."""
+        """Record that the follower is no longer attached. Its earlier acknowledgements still count."""
         self.session = None
         self._sampled_end = UNKNOWN
         self.round_ms = NO_ROUND
         self.join_wait.end()
 
     def due(self, log: LogPositions, leader_epoch: LeaderEpoch) -> DataDue | None:
-        """Return the Data message that this follower was not sent yet in this session."""
+        """Return the next Data message for this follower; None: it has been sent everything in this session."""
         if (
             self.sent_to >= log.log_end
             and self.high_watermark_sent >= log.high_watermark
@@ -137,8 +137,8 @@ class FollowerProgress:
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
-        """Record that a Data message up to `end_offset` was sent. Remember the leader's log end at this time, to
-        measure lag when the follower acknowledges it (rule R10).
+        """Record that a Data message up to `end_offset` was sent. Record the leader's log end at this time, too, to
+        measure the lag when the follower acknowledges that log end (rule R10).
         """
         if end_offset > self.sent_to:
             self.sent_to = end_offset
@@ -150,10 +150,10 @@ class FollowerProgress:
     def acknowledged(
         self, ack_to: Offset, *, is_synced: bool, log_end: Offset, now_ms: int
     ) -> bool:
-        """Record an acknowledgement. Returns whether the position that counts rose.
+        """Record an acknowledgement. Return whether the position that counts rose.
 
         The follower is caught up now if it has reached the leader's log end. If it has only reached the log end that
-        `sent` remembered, it was caught up when that message was sent (rule R10).
+        `sent` recorded, it was caught up when that Data message was sent (rule R10).
         """
         if is_synced and ack_to > self._synced_to:
             self._synced_to = ack_to
@@ -178,12 +178,12 @@ class FollowerProgress:
 
 
 class Followers:
-    """The followers of one leader, by broker."""
+    """The followers of one leader, by broker id."""
 
     __slots__ = ("_by_broker", "_lag_max_ms", "counted", "is_any_waited_for")
 
     def __init__(self, *, lag_max_ms: int) -> None:
-        """A follower that was not caught up for longer than `lag_max_ms` is out of sync (rule R10)."""
+        """`lag_max_ms` is `replica.lag.time.max.ms` (rule R10)."""
         self._lag_max_ms = lag_max_ms
         self.is_any_waited_for = False
         self._by_broker: dict[BrokerId, FollowerProgress] = {}
@@ -211,8 +211,8 @@ class Followers:
         *,
         is_fsync: bool,
     ) -> None:
-        """Keep exactly these followers. A new one counts as caught up now. With `is_fsync`, only synced positions count
-        from now on.
+        """Make the followers exactly those in `replicas`. A new follower counts as caught up now. With `is_fsync`, only
+        synced positions count from now on.
         """
         for removed_id in self._by_broker.keys() - set(replicas):
             del self._by_broker[removed_id]
@@ -232,24 +232,26 @@ class Followers:
                 follower.count_by(is_fsync)
 
     def count(self, maximal: Set[BrokerId]) -> None:
-        """Choose the followers that bound the high watermark: the maximal ISR, and the followers that the watermark
-        waits for.
+        """Determine the followers that bound the high watermark: the maximal ISR, and the followers for which the high
+        watermark waits.
         """
         followers = self._by_broker.values()
         self.is_any_waited_for = any(f.join_wait.is_on for f in followers)
         self.counted = tuple(f for f in followers if f.broker_id in maximal or f.join_wait.is_on)
 
     def appended(self, base_offset: Offset, now_ms: int) -> None:
-        """Record that the leader's log grew from `base_offset` on. Followers that had all records before it were caught
-        up until now.
+        """Record that the leader appended records from `base_offset` on. A follower that had everything below
+        `base_offset` was caught up until now.
         """
         for follower in self._by_broker.values():
             if follower.ack_to == base_offset:
                 follower.caught_up_at_ms = now_ms
 
     def lowest_start(self, own_start: Offset, electable: Set[BrokerId]) -> Offset:
-        """Return the lowest log start offset of the leader and of followers that may be elected, are live or
-        are attached. Any other follower gets the leader's log start when it attaches, before it can be in sync."""
+        """Return the lowest log start offset of the leader and of the followers that may be elected, are live or are
+        attached. A follower that is none of these receives the leader's log start when it attaches, which is before it
+        can be in sync.
+        """
         starts = [
             follower.log_start
             for follower in self._by_broker.values()
@@ -258,20 +260,19 @@ class Followers:
         return min([own_start, *starts])
 
     def note_caught_up(self, log_end: Offset, now_ms: int) -> None:
-        """Record which followers are caught up now. It is called before anything makes their positions UNKNOWN.
-
-        Their lag is then measured from this moment, because a leader without work may not have checked them for hours.
+        """Record which followers are caught up now. The leader calls this before it makes positions UNKNOWN, so that
+        the lag is measured from this moment: without traffic, the last check may have been hours ago.
         """
         for follower in self._by_broker.values():
             if follower.ack_to >= log_end:
                 follower.caught_up_at_ms = now_ms
 
     def wait_for_time(self, log_end: Offset, isr_count: int) -> bool:
-        """Return whether the lag of some follower can change without an event: it may begin to lag, or it is outside
+        """Return whether the lag of a follower can change without an event: a follower may begin to lag, or is outside
         the ISR.
 
         A follower that has acknowledged the whole log does not lag. When the log grows, such a follower counts as
-        caught up until that moment.
+        caught up until that moment (`appended`).
         """
         return (
             self.is_any_waited_for
@@ -280,8 +281,8 @@ class Followers:
         )
 
     def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
-        """Return the followers that were not caught up for too long (rule R10)."""
-        # A follower that has the whole log does not lag, even if it acknowledged the log's end long ago.
+        """Return the followers that were not caught up for longer than `replica.lag.time.max.ms` (rule R10)."""
+        # A follower that has the whole log does not lag, even if it acknowledged the end of the log long ago.
         self.note_caught_up(log_end, now_ms)
         return {
             follower.broker_id

@@ -1,38 +1,37 @@
 """Computes how far the high watermark may move (rule R8), and how long it waits for a follower that may soon join the
 ISR.
 
-The watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that the pending change
-would add. The controller may already have accepted the change and elected a replica that it adds, while the response is
-still on its way; a watermark that did not wait for that replica would acknowledge records that it lacks. A member that
-the change removes still counts, because the controller may not have accepted the change.
+The high watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that the pending
+change would add. The controller may already have accepted the change and elected a replica that it adds, while the
+response is still in transit; without waiting for that replica, the leader would acknowledge records that the replica
+lacks. A member that the change removes still counts, because the controller may not have accepted the change.
 
-The watermark stands still while the committed ISR is smaller than min.insync.replicas: replicas that
-left below that size are eligible leaders (ELR, KIP-966), and they hold everything below the watermark
-only because it has not moved since.
+The high watermark does not move while the committed ISR is smaller than min.insync.replicas. Replicas that left the ISR
+below that size are eligible leaders (ELR, KIP-966), and they have everything below the high watermark only because it
+has not moved since.
 
-A follower may join the ISR once it has reached the high watermark, but it is always a round trip
-behind the leader's log end.
-With the leader alone in the ISR the watermark is the log end, so a follower that keeps up would join
-only in a pause of the producers; a follower with a longer round trip than the slowest ISR member
-would join only by luck. So the watermark waits for it: it stays where it is until the follower has
-reached it, which takes one more round trip. (Kafka: Partition.maybeIncrementLeaderHW waits for
-caught-up replicas that are eligible to join.) A watermark that waits is a lower one, so waiting is
-always safe.
+A follower may join the ISR once it has reached the high watermark, but a follower is always a round trip behind the
+leader's log end. If the leader is alone in the ISR, the high watermark is the log end, so a follower that keeps up
+could join only in a pause of the producers. Likewise a follower with a longer round trip than the slowest ISR member
+could join only by luck. So the high watermark waits for the follower: it does not move until the follower has reached
+it, which takes one more round trip. (Kafka: Partition.maybeIncrementLeaderHW waits for caught-up replicas that are
+eligible to join.) Waiting is always safe, because it only keeps the high watermark lower.
 
-Waiting adds to the latency of acks=all, so the leader waits only for a follower that would remain in
-the ISR. The measure is the *round*: the time from a Data message to the acknowledgement of everything
-that the log held when the message left.
-- A round longer than half of `replica.lag.time.max.ms` is too slow: up to two rounds may pass
-  between two proofs that a follower is caught up (rule R10), so it would leave the ISR again.
-- After a round of at most ROUND_FAST_MS the watermark waits at once.
-- Rounds in between mostly belong to a follower that is still catching up: they become shorter by
-  themselves, and waiting now would cost seconds. After SLOW_ROUNDS_MAX of them in succession they
-  are taken for its normal pace. (Ongaro's thesis, section 4.2.1, adds Raft servers by rounds.)
+Waiting adds to the latency of acks=all, so the leader waits only for a follower that would stay in the ISR. The measure
+is the *round*: the time from a Data message to the acknowledgement of everything that the log contained when the
+message was sent.
 
-A wait ends when the follower is proposed, detaches or may no longer join, and at the latest after
-twice the round, or ROUND_FAST_MS. After a wait that ran out there is none for
-`replica.lag.time.max.ms`, so a follower that stops whenever the leader waits for it delays acks=all
-for a small part of the time.
+- A round longer than half of `replica.lag.time.max.ms` is too slow: up to two rounds may pass between two moments at
+  which the follower is known to be caught up (rule R10), so it would leave the ISR again.
+- After a round of at most ROUND_FAST_MS the high watermark waits at once.
+- Rounds in between mostly belong to a follower that is still catching up: they become shorter by themselves, and
+  waiting now would cost seconds. After SLOW_ROUNDS_MAX such rounds in succession, the leader assumes that they are the
+  follower's normal pace. (Ongaro's thesis, section 4.2.1, adds Raft servers by rounds.)
+
+A wait ends when the leader proposes to add the follower, when the follower detaches or may no longer join, and at the
+latest after twice the round, but not before ROUND_FAST_MS. After a wait that ran out, the next wait for the same
+follower can begin only after `replica.lag.time.max.ms`, so a follower that stops whenever the leader waits for it
+delays acks=all only for a small part of the time.
 """
 
 from __future__ import annotations
@@ -48,15 +47,13 @@ class Position(Protocol):
 
     @property
     def ack_to(self) -> Offset:
-        """The exclusive end of what the follower has acknowledged in this epoch; -1 before its first
-        acknowledgement.
-        """
+        """The exclusive end of what the follower acknowledged in this epoch; -1 before its first acknowledgement."""
 
 
 def next_high_watermark(
     present: Offset, own_position: Offset, counted: Iterable[Position], *, is_under_min_isr: bool
 ) -> Offset:
-    """Return the high watermark that follows from these positions; it is never below `present`."""
+    """Return the high watermark that follows from these positions, but at least `present`."""
     if is_under_min_isr:
         return present
     lowest = own_position
@@ -71,7 +68,7 @@ SLOW_ROUNDS_MAX: Final = 10
 
 
 class JoinWait:
-    """Decides whether the watermark waits for one follower outside the ISR, and how long."""
+    """Decides whether the high watermark waits for one follower outside the ISR, and for how long."""
 
     __slots__ = ("_lag_max_ms", "_not_before_ms", "_slow_rounds", "_until_ms")
 
@@ -86,7 +83,9 @@ class JoinWait:
         return self._until_ms is not None
 
     def round_ended(self, round_ms: int, now_ms: int) -> bool:
-        """Return whether the watermark may wait for this follower from now on, given the length of its last round."""
+        """Return whether the high watermark may begin to wait for this follower, given the length of the follower's
+        last round.
+        """
         if 2 * round_ms > self._lag_max_ms:
             self._slow_rounds = 0
             return False
@@ -102,7 +101,7 @@ class JoinWait:
         self._until_ms = None
 
     def expire(self, now_ms: int) -> bool:
-        """End a wait whose time is over. Returns whether a wait ended."""
+        """End a wait whose time is over. Return whether a wait ended."""
         if self._until_ms is None or now_ms < self._until_ms:
             return False
         self._until_ms = None

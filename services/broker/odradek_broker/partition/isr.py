@@ -6,17 +6,18 @@
        that may pass       v  |
                         WITHDRAWING (a proposal of the committed ISR itself)
 
-One change is pending at a time (rule R16), and only the image ends it, in feed order (rule R18). A refusal does
-not end it, because it is about one copy of the proposal, while another copy, sent again after a
-time-out, may still be on its way and be accepted later.
-- INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH say that the partition epoch has moved, perhaps by
-  the first copy of this very proposal: the image that says so is coming.
-- INELIGIBLE_REPLICA may pass when the broker is unfenced, so an older copy could succeed then. To
-  void all copies the leader proposes the committed ISR unchanged; when that succeeds the partition
-  epoch rises, and every older copy is void.
-- Anything else (no response, NOT_CONTROLLER) leaves the outcome open: the same proposal is sent again.
+One change is pending at a time (rule R16). Only the image ends it, in the order of the feed (rule R18). A refusal does
+not end it, because a refusal is about one copy of the proposal, while another copy, sent again after a time-out, may
+still be in transit and be accepted later.
 
-Invariant: a replica that may be elected clean, now or by a proposal in flight, is in the maximal ISR.
+- INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH say that the partition epoch has risen, perhaps because the first copy
+  of this very proposal was accepted. The image with the new epoch will arrive.
+- INELIGIBLE_REPLICA may pass when the broker is unfenced, so an older copy could still be accepted then. To void all
+  copies, the leader proposes the committed ISR unchanged; when the controller accepts that, the partition epoch rises,
+  and every older copy is void.
+- Any other result (no response, NOT_CONTROLLER) leaves the outcome open, and the leader sends the same proposal again.
+
+Invariant: a replica that can be elected cleanly, now or through a proposal in transit, is in the maximal ISR.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class _Pending:
 
 
 class Isr:
-    """The ISR of one partition in one leader epoch."""
+    """The committed and the maximal ISR of one partition in one leader epoch. The maximal ISR also contains the
+    replicas that the pending change would add.
+    """
 
     __slots__ = (
         "_pending",
@@ -105,7 +108,7 @@ class Isr:
     def must_withdraw(
         self, leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch, error_code: ErrorCode
     ) -> bool:
-        """Return whether the pending change has to be withdrawn because the controller responded with this error."""
+        """Return whether the leader must withdraw the pending change, given this response of the controller."""
         return (
             self._pending is not None
             and not self._pending.is_withdrawal

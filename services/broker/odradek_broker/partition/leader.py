@@ -1,11 +1,11 @@
-"""The leader: what a replica does while it leads in one leader epoch.
+"""The leader: the work of a replica while it leads in one leader epoch.
 
-A replica becomes the leader when the image names it with a higher leader epoch (rule R1): it enters the epoch
-at its log end, knows nothing of its followers, and keeps its high watermark. It stops leading when the
-next epoch begins, the topic is deleted or its storage fails, and what it knew of its followers is lost.
+A replica becomes the leader when the image names it with a higher leader epoch (rule R1). It adds the epoch at its log
+end, keeps its high watermark, and knows nothing of its followers yet. It stops leading when the next epoch begins, the
+topic is deleted or its storage fails. The next epoch begins without anything that this leader knew of its followers.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> RespondToProduce
-    several:   ProducesRequested -> Append of all their batches, and then the same
+    several:   ProducesRequested -> Append of all their batches, then as above
     the same in a transaction: TransactionalProduceRequested -> RegisterTransaction -> TransactionVerified -> Append ..
     markers:   MarkersRequested -> AppendMarkers -> MarkersAppended -> (wait) -> AnswerMarkers
     deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> RespondToDelete
@@ -13,14 +13,15 @@ next epoch begins, the topic is deleted or its storage fails, and what it knew o
     ISR:       an ack or a Tick -> ProposeIsr -> PartitionChanged with a higher partition epoch
 
 Invariants:
-- The watermark moves only here, in `_advance`, by the rule in high_watermark.py; it never falls.
-- A follower's position is what it acknowledged in this epoch, in the session that it is attached in,
-  under a registration that the image does not know to be over (rule R7). An Attach is no position.
+
+- The high watermark moves only in `_advance`, by the rule in high_watermark.py; it never falls.
+- A follower's position is what it acknowledged in this epoch, in the session in which it is attached, with a broker
+  epoch not older than the one in the image (rule R7). An Attach alone gives no position.
 - Responses follow from the committed ISR of the image, never from the response to a proposal.
 
-What cannot happen: an acks=all response for records that an electable replica lacks. An electable
-replica is in the maximal ISR (isr.py) or in the ELR; a member of the maximal ISR acknowledged the
-records, and one of the ELR left the ISR while the watermark stood still.
+What cannot happen: an acks=all response for records that an electable replica lacks. An electable replica is in the
+maximal ISR (isr.py) or in the ELR. A member of the maximal ISR has acknowledged the records. A member of the ELR left
+the ISR while the high watermark could not move.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Leader:
-    """A leader's state and handlers in one leader epoch."""
+    """The state and the event handlers of a leader in one leader epoch."""
 
     __slots__ = (
         "_broker_id",
@@ -128,7 +129,7 @@ class Leader:
         self._see_replicas(view, brokers, now_ms)
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Enter the epoch (rule R1). After an unclean election the log end becomes the high watermark (rule R22)."""
+        """Begin the epoch (rule R1). After an unclean election the log end becomes the high watermark (rule R22)."""
         log = self._log
         log.epochs.enter(self.leader_epoch, log.log_end)
         effects: list[Effect] = [AssignEpoch(leader_epoch=self.leader_epoch)]
@@ -168,7 +169,7 @@ class Leader:
         return effects
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """End the epoch (rule R2): fail the requests that wait, and send no more data."""
+        """End the epoch (rule R2): fail all requests in progress, and send followers no more data."""
         effects = self._produces.resign(error_code)
         effects.extend(self._gate.resign(error_code))
         effects.extend(self._markers.resign(error_code))
@@ -186,22 +187,20 @@ class Leader:
     def begin_lone(
         self, acks: int, producer: ProducerBatch | None, expected_leader_epoch: int
     ) -> Offset | None:
-        """Begin an append that is answered at once (`Produces.begin_lone`); None if the request has to be an event."""
+        """Begin an append to which the caller responds (`Produces.begin_lone`); None: pass the request as an event."""
         held_back = self._followers.counted or self._log.is_fsync or self.isr.is_under_min
         if acks == -1 and held_back:
             return None
         return self._produces.begin_lone(producer, expected_leader_epoch)
 
     def on_produces(self, event: ProducesRequested) -> list[Effect]:
-        """Handle requests that share one append."""
+        """Handle several requests; the batches of all that are accepted are appended together."""
         return self._produces.request_all(event.requests, is_under_min_isr=self.isr.is_under_min)
 
     def on_transactional_produce(
         self, event: TransactionalProduceRequested, now_ms: int
     ) -> list[Effect]:
-        """Append a batch of an open transaction. The first batch of a transaction waits for the transaction's
-        coordinator.
-        """
+        """Append a batch of an open transaction; the first batch of a transaction waits for its coordinator."""
         effects = self._gate.request(event, now_ms)
         if effects is not None:
             return effects
@@ -239,7 +238,7 @@ class Leader:
         )
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """Respond to requests with acks=0 or 1, because the batches are in the log; those with acks=all wait."""
+        """Respond to requests with acks=0 or 1, because their batches are in the log. Others keep waiting."""
         self._followers.appended(self._log.log_end, now_ms)
         effects = self._produces.appended(end_offset)
         self._advance(effects)
@@ -249,8 +248,8 @@ class Leader:
         return effects
 
     def on_markers_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """Let the request wait for the high watermark. If the leader wrote a marker by itself, append the batches that
-        waited for it.
+        """Let the request wait for the high watermark. If the leader wrote a marker of its own, append the batches that
+        waited for that marker.
         """
         self._followers.appended(self._log.log_end, now_ms)
         self._markers.appended(end_offset)
@@ -261,18 +260,18 @@ class Leader:
         return effects
 
     def on_append_refused(self) -> list[Effect]:
-        """Fail the requests of the append, because the disk is full or the write was refused for another reason, and
-        those that were to be appended after it: without the marker of an orphaned transaction, a batch would join that
-        transaction, and without the batch before it, a batch would leave a gap.
+        """Fail the requests of the refused append, and those to be appended after it. Without the marker of an orphaned
+        transaction a batch would join that transaction, and without the batch before it a batch would leave a sequence
+        gap.
         """
         return [*self.on_append_failed(), *self._gate.fail_ready(ErrorCode.KAFKA_STORAGE_ERROR)]
 
     def on_append_failed(self) -> list[Effect]:
-        """Fail the request, because the write failed or was refused."""
+        """Fail the requests of the append in progress, because it failed or was refused."""
         return [*self._produces.failed(), *self._markers.failed()]
 
     def _append_ready(self, effects: list[Effect]) -> bool:
-        """Begin the next append that the transaction gate allows. Returns whether an append is in progress now."""
+        """Begin the next append that the transaction gate allows. Return whether an append is in progress now."""
         ready = self._gate.ready
         is_under_min_isr = self.isr.is_under_min
         while ready:
@@ -293,14 +292,14 @@ class Leader:
         return False
 
     def on_synced(self) -> list[Effect]:
-        """Advance the high watermark, because more of the log is synced, and sync what was appended meanwhile."""
+        """Advance the high watermark, because more of the log is synced. Sync again if records were appended since."""
         effects: list[Effect] = []
         self._advance(effects)
         self._sync(effects)
         return effects
 
     def on_delete_records(self, event: DeleteRecordsRequested, now_ms: int) -> list[Effect]:
-        """Raise the log start offset, here and at the followers; respond when the low watermark has reached it."""
+        """Raise the log start offset here and at the followers. The response waits for the low watermark."""
         log_start_before = self._log.log_start
         refusal = self._deletes.request(event)
         if refusal is not None:
@@ -313,7 +312,7 @@ class Leader:
         return effects
 
     def _low_watermark(self) -> Offset:
-        """Return the lowest log start offset of the replicas that could lead next or are live."""
+        """Return the lowest log start offset of the replicas that are live or may be elected."""
         electable = self.isr.maximal | self.isr.eligible
         return self._followers.lowest_start(self._log.log_start, electable)
 
@@ -328,7 +327,7 @@ class Leader:
             )
             return [self._refusal(session, event.attach_seq, code)]
         follower = self._followers.get(session.broker_id)
-        # This leader's image may be older than the one that made the other broker a replica.
+        # This leader's image may be older than the one that made the sender a replica.
         if follower is None:
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if session.broker_epoch < max(follower.broker_epoch, follower.life):
@@ -385,7 +384,7 @@ class Leader:
     def on_detached(
         self, event: DetachReceived | FollowerSessionClosed, now_ms: int
     ) -> list[Effect]:
-        """Stop sending to the follower. Its acknowledgements still count."""
+        """Stop sending data to the follower. Its earlier acknowledgements still count."""
         effects: list[Effect] = []
         follower = self._followers.attached(event.session)
         if follower is not None:
@@ -394,7 +393,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Record the end offset of the data that the follower was sent."""
+        """Record how far a follower was sent data."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -405,7 +404,7 @@ class Leader:
         return []
 
     def on_log_start_advanced(self) -> list[Effect]:
-        """Detach followers whose log ends below the log start. After their next Attach they begin a new log."""
+        """Detach each follower whose next data is below the log start. After its next Attach it starts an empty log."""
         effects: list[Effect] = []
         for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:
@@ -416,12 +415,12 @@ class Leader:
         return effects
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """Return the Data that this follower has not been sent in this session."""
+        """Return the Data message that the follower must be sent next in this session; None if there is none."""
         follower = self._followers.attached(session)
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Return whether an acknowledgement counts (rule R7). One above the data sent in this session does not."""
+        """Return whether an acknowledgement counts (rule R7): it must not be above the data sent in this session."""
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch
@@ -439,13 +438,13 @@ class Leader:
         )
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Check deadlines and lag, and repeat a proposal that is due."""
+        """Check deadlines and lag, and repeat an ISR proposal that is due."""
         effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
         if self._gate:
             effects.extend(self._gate.on_tick(now_ms))
         if self._markers:
             effects.extend(self._markers.expire(now_ms))
-        # A DeleteRecords may wait for a follower that has been fenced in the meantime.
+        # The low watermark may have risen, because a follower that a DeleteRecords request waits for was fenced.
         if self._deletes:
             effects.extend(self._deletes.reached(self._low_watermark()))
             effects.extend(self._deletes.expire(now_ms))
@@ -464,7 +463,7 @@ class Leader:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later `on_tick` may have an effect even if no other event comes before it."""
+        """Whether a later `on_tick` can have an effect even if no other event comes before it."""
         waiting = (self._produces.is_waiting, self._gate, self._markers, self._deletes)
         isr = self.isr
         return (any(waiting) or isr.is_pending) or self._followers.wait_for_time(
@@ -478,13 +477,13 @@ class Leader:
         return []
 
     def on_isr_answered(self, event: IsrChangeResponded, now_ms: int) -> list[Effect]:
-        """Withdraw the proposal if another copy of it could be accepted later (isr.py)."""
+        """Withdraw the pending ISR proposal if another copy of it could be accepted later (isr.py)."""
         if not self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
             return []
         return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]
 
     def _shrink(self, effects: list[Effect], now_ms: int) -> None:
-        """Propose an ISR without the followers that lag (rule R10). The leader itself always remains in it."""
+        """Propose an ISR without the followers that lag (rule R10). The leader itself always stays in the ISR."""
         lagging = self.isr.committed & self._followers.lagging(self._log.log_end, now_ms)
         if lagging and not self.isr.is_pending:
             effects.append(self._propose(self.isr.committed - lagging, now_ms))
@@ -492,7 +491,7 @@ class Leader:
     def _expand(
         self, effects: list[Effect], candidates: Iterable[FollowerProgress], now_ms: int
     ) -> None:
-        """Propose the ISR with those candidates that have caught up."""
+        """Propose to add those `candidates` to the ISR that have caught up."""
         if self.isr.is_pending or self.isr.is_recovering:
             return
         joining = [f for f in candidates if self._has_reached(f) and self._may_join(f)]
@@ -523,7 +522,7 @@ class Leader:
         )
 
     def _wait_for(self, follower: FollowerProgress, now_ms: int) -> None:
-        """Let the watermark wait for a follower outside the ISR that keeps up (high_watermark.py)."""
+        """Let the high watermark wait for a follower outside the ISR that keeps up (high_watermark.py)."""
         round_ms, follower.round_ms = follower.round_ms, NO_ROUND
         if (
             round_ms != NO_ROUND
@@ -536,7 +535,7 @@ class Leader:
             self._followers.count(self.isr.maximal)
 
     def _stop_waiting(self, effects: list[Effect]) -> None:
-        """Move the watermark if it no longer waits for a follower that it waited for."""
+        """Move the high watermark if there is a follower that it no longer has to wait for."""
         if self._followers.is_any_waited_for:
             self._followers.count(self.isr.maximal)
             self._advance(effects)
@@ -552,8 +551,8 @@ class Leader:
         )
 
     def _epoch_named(self, broker_id: BrokerId) -> BrokerEpoch:
-        """Return the broker epoch to name for a member in an ISR proposal (KIP-903): that of the follower's session,
-        or, if it is not attached, that in the image.
+        """Return the broker epoch to name for this broker in an ISR proposal (KIP-903): that of the follower's session,
+        or that in the image if the follower is not attached.
         """
         follower = self._followers.get(broker_id)
         if follower is None:
@@ -564,7 +563,7 @@ class Leader:
     def _see_replicas(
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> None:
-        """Make the followers those of the metadata image: add new ones and forget those that it no longer lists."""
+        """Make the followers those of the image: add new replicas, and delete those that are no longer listed."""
         own = brokers.get(self._broker_id)
         if own is not None:
             self._own_broker_epoch = own.broker_epoch
@@ -584,10 +583,10 @@ class Leader:
             effects.append(Sync())
 
     def _advance(self, effects: list[Effect]) -> None:
-        """Move the watermark as far as R8 allows, and respond to the requests that waited for it (rules R9, R12)."""
+        """Move the high watermark as far as rule R8 allows, and respond to the requests below it (rules R9, R12)."""
         log = self._log
         own, counted = log.durable_end if log.is_fsync else log.log_end, self._followers.counted
-        moved_to = own  # for a leader alone; the usual case where nothing is replicated
+        moved_to = own  # correct if no follower counts, which is the usual case without replication
         if counted or own < log.high_watermark or self.isr.is_under_min:
             moved_to = next_high_watermark(
                 log.high_watermark, own, counted, is_under_min_isr=self.isr.is_under_min

@@ -1,8 +1,8 @@
-"""The offsets of a replica's log, without the log: log start <= high watermark <= log end.
+"""The offsets of a replica's log, without the log itself: log start <= high watermark <= log end.
 
-The offsets move when the replica's host reports that the disk has finished; no file is read here. Between a TruncateTo
-or ResetLog and the event that reports its end, the log is *being cut*: nothing may be appended, and a change of role
-waits.
+The offsets move when the replica's host reports that the disk has finished; this file reads no file. Between a
+TruncateTo or ResetLog and the event that reports its end, the log is *being cut*: nothing may be appended, and a change
+of role waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAtOpen:
-    """A log after recovery. `epochs` has pairs (leader epoch, its first offset), which rise."""
+    """The offsets of a log after recovery. `epochs` has pairs of a leader epoch and its first offset, rising."""
 
     log_start: Offset
     log_end: Offset
@@ -30,28 +30,30 @@ class LogAtOpen:
 
 @dataclass(slots=True)
 class LogPositions:
-    """The offsets and leader epochs of one log. The Replica owns them, and its Leader or Follower uses them."""
+    """The offsets and leader epochs of one log. The Replica owns this object, and its Leader or Follower uses it."""
 
     log_start: Offset
     log_end: Offset
     durable_end: Offset
     high_watermark: Offset
     epochs: LeaderEpochs
-    is_fsync: bool = False  # with durability=fsync, `position` is the synced end
+    is_fsync: bool = False  # durability=fsync: `position` is the synced end
     unsynced_max: int = (
         OFFSET_MAX  # a sync starts at this many unsynced records; 1 with durability=fsync
     )
-    # flush.ms: the longest time that a record may stay unsynced
+    # flush.ms: the longest time that a record may stay unsynced.
     flush_ms: int = OFFSET_MAX
-    # When `is_flush_due` first saw unsynced records; None: it has seen none since the last sync
+    # The time at which `is_flush_due` first saw unsynced records; None: it has seen none since the last sync.
     unsynced_since_ms: int | None = None
     is_syncing: bool = False
     cutting_to: Offset | None = None
-    is_reset: bool = False  # whether the truncation is a ResetLog rather than a TruncateTo
+    is_reset: bool = False  # whether `cutting_to` is of a ResetLog instead of a TruncateTo
 
     @classmethod
     def at_open(cls, log: LogAtOpen) -> LogPositions:
-        """Return the positions after recovery. A checkpointed watermark outside the log is moved into it."""
+        """Return the positions after recovery. A checkpointed high watermark outside of the log becomes the nearest log
+        offset.
+        """
         assert log.log_start <= log.log_end >= log.durable_end, f"{log}"
         return cls(
             log_start=log.log_start,
@@ -63,8 +65,8 @@ class LogPositions:
 
     @property
     def position(self) -> Offset:
-        """The end of what this replica has stored: the log end, or, with durability=fsync, the end of what is synced
-        (rule R6).
+        """The end of the records that this replica may acknowledge: the log end, or, with durability=fsync, the end of
+        the synced records (rule R6).
         """
         return self.durable_end if self.is_fsync else self.log_end
 
@@ -84,14 +86,14 @@ class LogPositions:
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether a sync will be due by flush.ms even if no other event comes."""
+        """Whether flush.ms will require a sync even if no other event comes."""
         return self.flush_ms < OFFSET_MAX and self.durable_end < self.log_end
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Return whether a sync has to start now because of flush.ms. Call it with every Tick.
+        """Return whether a sync has to start now because of flush.ms. The replica calls this at every Tick.
 
-        The time counts from the first Tick after an append, and again from the start of each sync that flush.ms
-        caused, because what that sync does not cover was appended later.
+        The time counts from the first Tick after an append. When flush.ms starts a sync, the time counts again from the
+        start of that sync, because records that the sync does not cover were appended later.
         """
         if not self.waits_for_flush:
             self.unsynced_since_ms = None
@@ -108,7 +110,7 @@ class LogPositions:
     def finish_cut(self) -> None:
         """Set the log end to `cutting_to`, because the truncation or reset of the log has finished."""
         end = self.cutting_to
-        assert end is not None, "a truncation that was not asked for"
+        assert end is not None, "Truncated or LogReset without a preceding effect"
         if self.is_reset:
             self.log_start = self.log_end = self.durable_end = self.high_watermark = end
             self.epochs.clear()
@@ -121,7 +123,7 @@ class LogPositions:
         self.cutting_to, self.is_reset = None, False
 
     def begin_at(self, first_offset: Offset) -> None:
-        """Lower the start of an empty log to the base offset of a batch that contains this start.
+        """Lower the start of an empty log to the base offset of a batch that contains the present start.
 
         The leader's log start may be inside a batch (DeleteRecords), but a batch is always appended whole.
         """
@@ -140,8 +142,8 @@ class LogPositions:
     def refusal_of_read(self, fetch_offset: Offset, *, is_leader: bool) -> ErrorCode:
         """Return NONE if a read may begin at this offset, or else the error.
 
-        A leader knows where the log ends, so above its high watermark it returns no records. A follower does not know
-        whether the log has records above its own high watermark, so there it returns an error.
+        A leader knows where the log ends, so for an offset above its high watermark it returns no records. A follower
+        does not know whether the log has records above its own high watermark, so it returns an error.
         """
         if fetch_offset < self.log_start:
             return ErrorCode.OFFSET_OUT_OF_RANGE

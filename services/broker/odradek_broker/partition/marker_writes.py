@@ -1,25 +1,27 @@
-"""Markers at a leader: the control batches that end transactions in this partition, from the request to the response.
+"""Writes markers at a leader: the control batches that end transactions in this partition, from the request to the
+response.
 
     request --> AppendMarkers --> appended --> waits for the high watermark --> response
        +--> a marker is refused and not written
 
-The markers of one request are one append. A coordinator takes NONE as the proof that its marker can no longer be lost,
-so the response waits for the high watermark, like that of a produce with acks=all.
+The markers of one request are one append. For a coordinator, NONE proves that its marker can no longer be lost, so the
+response waits for the high watermark, like that of a produce with acks=all.
 
 A marker is refused
-- if this broker has heard of a newer coordinator of the same transactional ids (`CoordinatorEpochs`). Before a batch of
-  a later transaction is appended, its coordinator confirms the transaction, and this broker hears of that coordinator's
-  epoch. So a late marker of a deposed coordinator cannot end a transaction that this coordinator does not know. If this
-  broker has not heard of a newer coordinator, the late marker does no harm: a new coordinator sends the same one,
-  because the decision was committed before any marker was sent;
+
+- if this broker knows a newer coordinator of the same transactional ids (`CoordinatorEpochs`). Before a batch of a
+  later transaction is appended, its coordinator confirms the transaction, and this broker learns that coordinator's
+  epoch. So a late marker of a deposed coordinator cannot end a transaction that the deposed coordinator does not know.
+  If this broker knows no newer coordinator, the late marker does no harm: the new coordinator sends the same marker,
+  because the decision was committed before any marker was sent.
 - if its producer epoch is older than the one in the log. With KIP-890 each transaction has its own producer epoch, and
-  its marker has the next one (`is_bumped`). A marker with that next epoch may be a duplicate. If no transaction is
-  open, it is appended again, because its commit proves that the first copy is committed too. If a transaction is open,
-  it is a later one, which the duplicate must not end.
+  its marker has the next epoch (`is_bumped`). A marker with that next epoch may be a duplicate. If no transaction is
+  open, the duplicate is appended again, and when it is committed, the first copy is committed too. If a transaction is
+  open, it is a later one, and the duplicate is refused because it must not end that transaction.
 
 A leader also ends a transaction whose marker was lost: when its producer begins a later transaction (`end_orphan`), or
 when no coordinator knows the transaction any more (`end_hanging`). The leader's own markers have the producer epoch of
-the data and the coordinator epoch -1.
+the transaction's batches and the coordinator epoch -1.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ NO_COORDINATOR: Final = PartitionIndex(-1)
 class CoordinatorEpochs:
     """The latest leader epoch of each partition of `__transaction_state` that this broker knows.
 
-    All replicas of a broker share one object. It is updated from the metadata image, responses to registrations, and
-    markers. After a restart the image comes first, because no replica becomes a leader before it.
+    All replicas of a broker share one object. The metadata image, responses to registrations, and markers update it.
+    After a restart the image comes first, because no replica becomes a leader without it.
     """
 
     __slots__ = ("_epochs",)
@@ -60,8 +62,8 @@ class CoordinatorEpochs:
         self._epochs: dict[PartitionIndex, LeaderEpoch] = {}
 
     def heard(self, partition: PartitionIndex, epoch: LeaderEpoch) -> bool:
-        """Record the leader epoch of a coordinator. Returns False if a newer one is known, which means that this
-        coordinator is deposed.
+        """Record the leader epoch of a coordinator. Return False if a newer epoch is known, so this coordinator is
+        deposed.
         """
         latest = self._epochs.get(partition)
         if latest is not None and epoch < latest:
@@ -72,7 +74,9 @@ class CoordinatorEpochs:
 
 @dataclass(slots=True)
 class _Write:
-    """A request to write markers, of which at least one was appended; its entry in `error_codes` is NONE."""
+    """A request to write markers, of which at least one is accepted. `error_codes` has one entry for each marker, NONE
+    for the accepted ones.
+    """
 
     request_id: int
     error_codes: tuple[ErrorCode, ...]
@@ -113,7 +117,7 @@ class MarkerWrites:
         return len(self._waiters)
 
     def request(self, event: MarkersRequested, *, is_under_min_isr: bool) -> list[Effect]:
-        """Check the markers of a request, refuse some of them, and append the others."""
+        """Check the markers of a request, and append those that are not refused."""
         assert not self._is_appending, f"{event} in the middle of an append"
         effects: list[Effect] = []
         error_codes: list[ErrorCode] = []
@@ -155,8 +159,8 @@ class MarkerWrites:
         is_registering: bool,
         is_under_min_isr: bool,
     ) -> list[Effect]:
-        """Append the marker of a transaction that no coordinator will end, unless its producer has sent a request since
-        the coordinators were asked.
+        """Append a marker for a transaction that no coordinator will end, unless the producer's state has changed since
+        the coordinators were asked, or a batch of the producer waits for a coordinator (`is_registering`).
         """
         entry = self._producers.entry(event.producer_id)
         if (
@@ -174,8 +178,8 @@ class MarkerWrites:
         return self.request(request, is_under_min_isr=is_under_min_isr)
 
     def appended(self, end_offset: Offset) -> None:
-        """Let the request wait for the high watermark, because its markers are in the log."""
-        assert self._is_appending, "an append that was not asked for"
+        """Let the request of the append wait for the high watermark, because its markers are in the log."""
+        assert self._is_appending, "MarkersAppended without a preceding AppendMarkers"
         write, self._appending = self._appending, None
         self._is_appending = False
         self._log.appended(end_offset)
@@ -184,7 +188,7 @@ class MarkerWrites:
             self._waiters.append(write)
 
     def failed(self) -> list[Effect]:
-        """Fail the request, because the write failed or was refused."""
+        """Fail the request of the append in progress, because the write failed or was refused."""
         write, self._appending = self._appending, None
         self._is_appending = False
         return [self._respond(write, ErrorCode.KAFKA_STORAGE_ERROR)] if write is not None else []
@@ -209,7 +213,7 @@ class MarkerWrites:
         return [self._respond(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all requests that wait, because the leader epoch is over. The next leader may or may not have their
+        """Fail all waiting requests, because the leader epoch is over. The next leader may or may not have their
         markers.
         """
         assert not self._is_appending, "resigning in the middle of an append of markers"
@@ -222,8 +226,8 @@ class MarkerWrites:
         )
 
     def _judge(self, marker: Marker, accepted_epoch: ProducerEpoch | None) -> ErrorCode:
-        """Return NONE if the marker may be appended, or else the error. `accepted_epoch` is the epoch of another marker
-        that the same request has for this producer.
+        """Return NONE if the marker may be appended, or else the error. `accepted_epoch` is the producer epoch of an
+        earlier marker for the same producer in this request; None if there is none.
         """
         is_own = marker.coordinator_partition == NO_COORDINATOR
         if not is_own and not self._coordinators.heard(
@@ -247,11 +251,11 @@ class MarkerWrites:
         return ErrorCode.NONE
 
     def _torn(self, marker: Marker) -> TransactionTorn | None:
-        """Return a report if the marker belongs to a transaction that has ended in this partition with the other
-        outcome.
+        """Return a report if the marker contradicts the outcome with which its transaction has already ended in this
+        partition; otherwise None.
 
         With transaction.version 0 or 1, a producer has many transactions in one epoch. A marker of that epoch is then
-        compared only with one that a leader wrote by itself.
+        compared only with a marker that a leader wrote by itself.
         """
         entry = self._producers.entry(marker.producer_id)
         ended = self._producers.ended(marker.producer_id)

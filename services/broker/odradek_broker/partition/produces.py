@@ -1,19 +1,20 @@
 """Handles produce requests at a leader, from the request to the response (rule R12).
 
-    request --> Append --> appended --> response at once, acks=0 and 1
-       |                          +---> waits, acks=all --> committed, or its time is up
-       +--> a repeat: waits like the first one did, or gets its response
+    request --> Append --> appended --> acks=0 and 1: response at once
+       |                          +---> acks=all: waits until the records are committed or the deadline has passed
+       +--> a duplicate: waits for the high watermark like the first copy, or gets its response at once
        +--> refused, and nothing is written
+
     begin_lone --> appended --> the caller responds
 
-At most one Append is under way, and its end is reported before any other event, so that offsets need
-no reservation. Requests that arrived together share one Append; each is judged and answered by itself.
+At most one Append is in progress, and the host reports its end before any other event, so offsets need not be reserved.
+Requests that arrived together share one Append; each of them is checked and gets a response by itself.
 
-Whether a batch is new, a repeat or out of order is known to the producer state, which lives with the log
-(`odradek_broker.log.producer_state`): every replica notes the headers of what it appends, rolls back with
-a truncation and rebuilds from snapshot and log, so a new leader knows what the old one knew. The
-response to a repeat is decided here: it waits for the high watermark like the first one, because a response
-before that would acknowledge a record that may still be lost.
+The producer state decides whether a batch is new, a duplicate or out of order. It belongs to the log
+(`odradek_broker.log.producer_state`): every replica records the headers of the batches that it appends, rolls back with
+a truncation and rebuilds the state from a snapshot and the log, so a new leader has the same state as the one before.
+The response to a duplicate waits for the high watermark like the response to the first copy, because an earlier
+response would acknowledge a record that may still be lost.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class ProducerEntry(Protocol):
 
     @property
     def coordinator_epoch(self) -> int:
-        """The epoch of the coordinator that wrote the producer's last marker; -1 if there is no marker."""
+        """The leader epoch of the transaction coordinator that wrote the producer's last marker; -1 if there is no
+        marker.
+        """
 
     @property
     def transaction_first_offset(self) -> int:
@@ -63,7 +66,9 @@ class ProducerEntry(Protocol):
 
 
 class EndedTransaction(Protocol):
-    """The last transaction of a producer that a marker ended in this partition."""
+    """The last transaction of a producer that a marker ended in this partition. `data_epoch` is the producer epoch of
+    its batches, `marker_epoch` that of the marker.
+    """
 
     @property
     def data_epoch(self) -> ProducerEpoch: ...
@@ -76,7 +81,7 @@ class EndedTransaction(Protocol):
 
     @property
     def is_by_leader(self) -> bool:
-        """Whether a leader wrote the marker by itself, because the coordinator's was lost."""
+        """Whether a leader wrote the marker by itself, because the coordinator's marker was lost."""
 
     @property
     def first_offset(self) -> Offset: ...
@@ -96,15 +101,15 @@ class ProducerSequences(Protocol):
         last_sequence: int,
         is_transactional: bool = False,
     ) -> StoredBatch | ErrorCode:
-        """Return NONE if the batch may be appended, the StoredBatch of which it is a duplicate, or the error of the
-        response.
+        """Return the ErrorCode NONE if the batch may be appended, the StoredBatch of which it is a duplicate, or the
+        error for the response.
         """
         ...
 
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None: ...
 
     def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
-        """Return the producer's last transaction that ended since this broker started, if there is one."""
+        """Return the producer's last transaction that ended since this broker started; None if there is none."""
 
 
 _ALL: Final = -1
@@ -112,11 +117,11 @@ _NONE: Final = ErrorCode.NONE
 _LONE: Final = (
     ProduceRequested(request_id=0, record_count=0, acks=1, deadline_ms=0, producer=None),
 )
-"""Stands for the request of `begin_lone`, to which the caller responds."""
+"""A placeholder for the request of `begin_lone`, to which the caller responds."""
 
 
 class Produces:
-    """The produce requests of one leader epoch."""
+    """The produce requests that a leader handles in one leader epoch."""
 
     __slots__ = ("_appending", "_leader_epoch", "_log", "_producers", "_waiters")
 
@@ -131,29 +136,29 @@ class Produces:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request waits for replicas."""
+        """Whether a request with acks=all waits for the high watermark."""
         return len(self._waiters) > 0
 
     def request(
         self, event: ProduceRequested, *, is_under_min_isr: bool, is_transactional: bool = False
     ) -> list[Effect]:
-        """Refuse the request, recognize it as a duplicate, or append its batches. A transactional batch has already
-        passed the transaction gate.
+        """Return the effects of a produce request: refuse it, recognize it as a duplicate, or append its batches. A
+        transactional batch has already passed the transaction gate.
         """
         if event.producer is None and event.acks == 1 and event.expected_leader_epoch < 0:
-            return [self._append((event,))]  # nothing about it is to be judged
+            return [self._append((event,))]  # such a request needs no check
         refused = self._judge(event, is_under_min_isr, is_transactional)
         return [self._append((event,))] if refused is None else refused
 
     def request_all(
         self, events: tuple[ProduceRequested, ...], *, is_under_min_isr: bool
     ) -> list[Effect]:
-        """Like `request`, for several requests; all that are accepted share one append."""
+        """Return the effects of several produce requests. The batches of all accepted ones are appended together."""
         effects: list[Effect] = []
         accepted: list[ProduceRequested] = []
         for event in events:
             if event.producer is None and event.acks == 1 and event.expected_leader_epoch < 0:
-                accepted.append(event)  # nothing about it is to be judged
+                accepted.append(event)  # such a request needs no check
                 continue
             refused = self._judge(event, is_under_min_isr, is_transactional=False)
             if refused is None:
@@ -167,10 +172,11 @@ class Produces:
     def begin_lone(
         self, producer: ProducerBatch | None, expected_leader_epoch: int
     ) -> Offset | None:
-        """Begin the append of one request that is answered as soon as its batches are in the log.
+        """Begin the append of one request that gets its response as soon as its batches are in the log.
 
-        Returns the base offset of the batches, or None if the request is to be refused or is a repeat: then `request`
-        responds. It is not called for acks=all while anything but this append holds the high watermark back.
+        Return the base offset of the batches, or None if the request must be refused or is a duplicate; the host then
+        passes the request as an event. The leader does not call this for acks=all while the high watermark cannot
+        follow the log end at once.
         """
         if expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return None
@@ -188,7 +194,7 @@ class Produces:
     def _judge(
         self, event: ProduceRequested, is_under_min_isr: bool, is_transactional: bool
     ) -> list[Effect] | None:
-        """Return the effects of a request that is refused or a duplicate; None if its batches are to be appended."""
+        """Return the effects of a request that is refused or a duplicate; None if its batches may be appended."""
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return [self._respond(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
         if event.acks == _ALL and is_under_min_isr:
@@ -220,13 +226,15 @@ class Produces:
         )
 
     def appended(self, end_offset: Offset) -> list[Effect]:
-        """Respond to the requests or let them wait, because their batches are in the log."""
+        """Respond to the requests of the append, whose batches are in the log now, or let them wait if they have
+        acks=all.
+        """
         events, log = self._appending, self._log
         if events is _LONE:
             self._appending = ()
             log.appended(end_offset)
             return []
-        assert events, "an append that was not asked for"
+        assert events, "Appended without a preceding Append"
         start = at = log.log_end
         epoch = self._leader_epoch
         self._appending = ()
@@ -254,7 +262,7 @@ class Produces:
         return effects
 
     def failed(self) -> list[Effect]:
-        """Fail the requests, because the write failed or was refused."""
+        """Fail the requests of the append in progress, because the write failed or was refused."""
         events, self._appending = self._appending, ()
         if events is _LONE:
             return []
@@ -274,14 +282,14 @@ class Produces:
         return [*self._waiters.expire(now_ms, code)]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all requests that wait, because the leader epoch is over (rule R2)."""
+        """Fail all waiting requests, because the leader epoch is over (rule R2)."""
         assert not self._appending, f"resigning in the middle of {self._appending}"
         return [*self._waiters.fail(error_code)]
 
     def _repeat(
         self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
     ) -> list[Effect]:
-        """Respond to a duplicate of a stored batch, but not before the response to the first request was possible."""
+        """Respond to a duplicate of a stored batch. With acks=all, wait until the batch is below the high watermark."""
         if end_offset <= self._log.high_watermark:
             return [self._respond(event, ErrorCode.NONE, base_offset)]
         return self._respond_or_wait(event, base_offset, end_offset)
@@ -319,7 +327,7 @@ class _Waiter(Struct, frozen=True, gc=False):
 class ProduceWaiters:
     """Requests with acks=all that wait for the high watermark, in the order of their end offsets.
 
-    Their number is bounded by the number of requests that the broker accepts at once.
+    The broker bounds the number of requests that it accepts at once, and so the number of these.
     """
 
     __slots__ = ("_added", "_leader_epoch", "heap")
@@ -328,7 +336,9 @@ class ProduceWaiters:
         self._leader_epoch = leader_epoch
         self.heap: list[tuple[Offset, int, _Waiter]] = []
         self._added = 0
-        """Keeps requests with equal end offsets in the order in which they came."""
+        """The number of requests added so far. It keeps requests with equal end offsets in the order in which they
+        came.
+        """
 
     def __len__(self) -> int:
         return len(self.heap)
@@ -336,8 +346,8 @@ class ProduceWaiters:
     def add(
         self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
     ) -> None:
-        """Let a request wait until the high watermark reaches `end_offset`. The end offset of a duplicate may be lower
-        than those of earlier requests.
+        """Let a request wait until the high watermark reaches `end_offset`. The `end_offset` of a duplicate may be
+        lower than that of requests added before.
         """
         self._added += 1
         waiter = _Waiter(request_id, base_offset, deadline_ms)

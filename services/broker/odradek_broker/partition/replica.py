@@ -4,17 +4,19 @@
     any role -- StorageFailed, BugFound --> FAILED      until the broker restarts
     any role -- PartitionRemoved --> IDLE               for good: the topic was deleted
 
-The image decides the role, in feed order; a state of a lower partition epoch is ignored. Only a higher leader epoch
-makes a new leader, also when the same broker leads again: what a leader knew belongs to one epoch. While the log is
-being truncated or reset the change waits (`_parked`): the next epoch starts at the log end, which is not settled
-before. It is safe to finish the truncation, because the leader that asked for it held everything that was ever
-acknowledged.
+The metadata image decides the role. The replica applies the states of the image in the order of the metadata feed, and
+ignores a state with a lower partition epoch. Each higher leader epoch gets a new `Leader` object, even when the same
+broker leads again, because a leader's knowledge of its followers is valid in one epoch only.
 
-What each role does is in leader.py and follower.py. This file hands each event to the role that it
-concerns, and drops events that come too late for it (a message of a stale session is no error).
+While the log is being truncated or reset, a change of the leader epoch waits in `_parked`: the next epoch starts at the
+log end, which is unknown until the truncation is finished. It is safe to finish the truncation for the old leader,
+because that leader had all records that were ever acknowledged.
 
-Storage effects belong to the log, not to the role: the host reports the end of an Append before
-any other event, a Sync may outlive a change of role, and at most one truncation or reset is under way.
+The work of each role is in leader.py and follower.py. This file passes each event to the role that it concerns, and
+drops events that arrive too late for that role (a message of a stale session is no error).
+
+Storage effects belong to the log, not to the role: the host reports the end of an Append before any other event, a Sync
+may finish after the role has changed, and at most one truncation or reset is in progress.
 """
 
 from __future__ import annotations
@@ -95,11 +97,12 @@ class Replica:
         coordinators: CoordinatorEpochs | None = None,
     ) -> None:
         """`attach_seqs` is one `itertools.count(1)` that all replicas of a broker process share, so that no Attach has
-        a number that an earlier replica of the partition has used. `coordinators` is shared by all replicas, too.
+        a number that an earlier replica of the partition has used. All replicas of the process share `coordinators`,
+        too.
         """
         self.partition = partition
         self.role = Role.IDLE
-        self.leader_epoch = NO_LEADER_EPOCH  # that of `_view`
+        self.leader_epoch = NO_LEADER_EPOCH  # the leader epoch of `_view`
         self._broker_id = broker_id
         self._log = LogPositions.at_open(log)
         self._view: PartitionChanged | None = None
@@ -111,18 +114,18 @@ class Replica:
         self._attach_seqs = attach_seqs
         self._coordinators = coordinators if coordinators is not None else CoordinatorEpochs()
         self._guards: Iterator[int] | None = (
-            None  # numbers the registrations of all its leader epochs
+            None  # numbers the transaction registrations in all leader epochs
         )
         self._parked: PartitionChanged | None = None
         self._brokers: tuple[
             BrokerView, ...
-        ] = ()  # a tuple that replicas on the same brokers share
+        ] = ()  # partitions with the same brokers share the tuple
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Handle an event and return its effects, which the host carries out in this order before the next event.
 
-        `now_ms` never falls. An AssertionError is an internal error: the host then passes BugFound, which stops only
-        this partition.
+        `now_ms` never decreases from call to call. An AssertionError is an internal error: the host then passes
+        BugFound, which stops only this partition.
         """
         return _HANDLERS[type(event)](self, event, now_ms)
 
@@ -172,7 +175,7 @@ class Replica:
         return effects
 
     def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
-        """Apply a state of the same leader epoch, in which a reassignment may have added or removed this follower."""
+        """Apply a state with the same leader epoch. A reassignment may have added or removed this follower."""
         if self._leading is not None:
             brokers = {broker.broker_id: broker for broker in self._brokers}
             return self._leading.adopt(view, brokers, now_ms)
@@ -253,10 +256,10 @@ class Replica:
     def begin_lone(
         self, acks: int, producer: events.ProducerBatch | None, expected_leader_epoch: LeaderEpoch
     ) -> Offset | None:
-        """Begin the append of one produce that is answered as soon as it is in the log, and return its base offset.
+        """Begin the append of one produce request that needs no more than the append, and return the base offset.
 
-        None means that the produce has to be an event. Otherwise the host appends the batches, passes Appended or
-        AppendRefused, and responds itself, all before the next event.
+        None means that the host must pass the request as an event. Otherwise the host appends the batches, passes
+        Appended or AppendRefused, and responds to the client itself, all before the next event.
         """
         if self._leading is None:
             return None
@@ -374,7 +377,7 @@ class Replica:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later Tick may have an effect even if no other event comes before it."""
+        """Whether a later Tick can have an effect even if no other event comes before it."""
         if self._log.waits_for_flush and self.role is not Role.FAILED:
             return True
         if self._leading is not None:
@@ -428,7 +431,9 @@ class Replica:
         return self._following is not None and self._following.phase is Phase.STREAMING
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """Return the Data message due to a follower in this session; None if none is due or it is not attached."""
+        """Return the Data message that the follower must be sent next in this session. None: there is no such message,
+        or the follower is not attached in this session.
+        """
         return self._leading.data_due(session) if self._leading is not None else None
 
     def may_respond(
@@ -439,15 +444,16 @@ class Replica:
         now_ms: int,
         is_replicated: bool = False,
     ) -> bool:
-        """Return whether a response may be written to the socket (rule R13).
+        """Return whether a response that was made in `leader_epoch` may be written to the socket now (rule R13).
 
-        The replica must still have its role in the same epoch, and the lease must hold. The lease bounds how stale a
-        response can be; safety does not depend on clocks.
+        The replica must still have its role in the same epoch, and the broker's lease must not have expired. The lease
+        bounds how stale a response can be; safety does not depend on clocks.
 
-        `is_replicated`: the response says only what the whole maximal ISR has confirmed in this epoch. It may be sent
-        after the lease has expired, because the next leader is a member of that ISR and has the records too. It may not
-        be sent if the lease was ended (0), nor while the leader is alone in the ISR and no other broker has confirmed
-        anything: otherwise a broker whose id another process has taken over could respond for ever.
+        `is_replicated` means that the response contains only what the whole maximal ISR has confirmed in this epoch.
+        Such a response may be sent after the lease has expired, because the next leader is a member of that ISR and has
+        the records too. It may not be sent if the lease was ended (0), nor while the leader is alone in the ISR and no
+        other broker has confirmed anything: otherwise a broker whose id another process has taken over could respond
+        for ever.
         """
         if leader_epoch != self.leader_epoch or self.role not in _SERVING:
             return False
@@ -464,10 +470,10 @@ class Replica:
         client_leader_epoch: int = -1,
         fetch_offset: Offset = NO_OFFSET,
     ) -> ReadBound:
-        """Return how far a consumer may read at this replica, a leader (rule R14) or a follower (rule R15).
+        """Return which offsets a consumer may read at this replica, a leader (rule R14) or a follower (rule R15).
 
-        `last_stable_offset` is that of the log. With a `fetch_offset` the bound also has an error if reading cannot
-        start there: OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
+        `last_stable_offset` is that of the log. If `fetch_offset` is given and a read cannot start there, the bound has
+        an error: OFFSET_OUT_OF_RANGE outside of the log, OFFSET_NOT_AVAILABLE above a follower's high watermark.
         """
         log = self._log
         end = log.high_watermark
@@ -483,7 +489,7 @@ class Replica:
     ) -> ReadBound:
         """Return the bound whose `end_offset` is the response to ListOffsets(latest).
 
-        Its error is OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader epoch, because
+        The error is OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader epoch, because
         consumers may have seen higher offsets at the previous leader.
         """
         bound = self.read_bound(
@@ -521,7 +527,7 @@ _Handler: TypeAlias = Callable[[Replica, Any, int], Sequence[Effect]]
 
 
 def _of_leader(handle: Callable[[Leader, Any, int], Sequence[Effect]]) -> _Handler:
-    """Let the leader handle the event; a replica that no longer leads ignores it."""
+    """Return a handler that passes the event to the leader, and ignores it if the replica no longer leads."""
 
     def handler(replica: Replica, event: Any, now_ms: int) -> Sequence[Effect]:
         leading = replica._leading
@@ -531,7 +537,7 @@ def _of_leader(handle: Callable[[Leader, Any, int], Sequence[Effect]]) -> _Handl
 
 
 def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _Handler:
-    """Let the follower handle the event; a replica that no longer follows ignores it."""
+    """Return a handler that passes the event to the follower, and ignores it if the replica no longer follows."""
 
     def handler(replica: Replica, event: Any, now_ms: int) -> Sequence[Effect]:
         following = replica._following

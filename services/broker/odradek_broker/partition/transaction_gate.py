@@ -1,27 +1,30 @@
-"""The gate before the first batch of a transaction (KIP-890): the batch is appended only if the coordinator knows
-the transaction.
+"""The gate before the first batch of a transaction (KIP-890): the leader appends the batch only if the coordinator
+confirms that the transaction is open.
 
-    batch --> its producer has an open transaction of the same epoch, or it is a repeat --> appended at once
-       +----> held --> RegisterTransaction --> TransactionVerified, yes --> appended, with all that waited behind it
-                            ^                        +--> a final error --> refused
-                            +--- a marker came, or no coordinator could say --+--> deadline --> NOT_ENOUGH_REPLICAS
+    batch --> its producer has an open transaction of the same epoch, or it is a duplicate --> appended at once
+       |
+       +----> waits --> RegisterTransaction --> TransactionVerified, confirmed --> appended, with all batches behind it
+                           ^                        +--> a final error --> refused
+                           +--- a marker came, or no coordinator could say --+--> deadline --> NOT_ENOUGH_REPLICAS
 
-Without the gate a batch that arrives after the marker of its transaction, for example by an old connection, would open
+Without the gate, a batch that arrives after the marker of its transaction (for example on an old connection) would open
 a transaction that nobody ends, and read_committed consumers would stop before it for ever.
 
-For each producer at most one registration is under way in a partition. Its further batches wait behind the first one,
-at most `HELD_MAX` of them; other producers are not affected. A registration has a number, its *guard*. A marker of the
-producer voids it, and so does the end of the leader epoch: a "yes" says that the transaction was open when the
-coordinator decided it, and the marker says that it has ended since. Held batches of the ended transaction are refused
-then, and those of the next one are registered again.
+In a partition, each producer has at most one *registration* (a RegisterTransaction without its response) in progress.
+Further batches of the producer wait behind the first one, at most `HELD_MAX` batches in all; other producers are not
+affected. A registration has a number, its *guard*. A marker of the producer voids the registration, and so does the end
+of the leader epoch: a confirmation says that the transaction was open when the coordinator decided, and the marker says
+that it has ended since. Waiting batches of the ended transaction are then refused, and those of the next transaction
+are registered again.
 
-A "yes" of a coordinator that is known to be deposed counts as no response. A "yes" may also show that a marker is lost:
-if an older epoch of the same producer still has an open transaction in the log, the coordinator has ended that one long
-ago (an unclean election or a loss of power took the marker). The leader then appends a marker for this *orphan* first,
-because the batch would otherwise join the old transaction.
+A confirmation by a coordinator that is known to be deposed counts as no response. A confirmation may also show that a
+marker is lost: if a transaction of an older epoch of the same producer is still open in the log, its coordinator ended
+it long ago, and an unclean election or a loss of power removed the marker. The leader then first appends a marker for
+this *orphan*, because the new batch would otherwise join the old transaction.
 
-Errors that say nothing about the transaction never reach a client: the batch stays held, and is registered again at the
-next tick. At its deadline the batch, and all that wait behind it, get NOT_ENOUGH_REPLICAS, which every client repeats.
+An error that says nothing about the transaction never reaches a client: the batch keeps waiting, and is registered
+again at the next tick. At its deadline the batch, and all batches that wait behind it, get NOT_ENOUGH_REPLICAS, after
+which every client sends the batch again.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ HELD_MAX: Final = 5
 _ALL: Final = -1
 _UNDER_WAY_NONE: Final = 0
 _FINAL: Final[dict[ErrorCode, ErrorCode]] = {
-    # Producers recognize that they are fenced by this code.
+    # Producers recognize from this code that they are fenced.
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -61,7 +64,7 @@ _FINAL: Final[dict[ErrorCode, ErrorCode]] = {
     ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-"""The coordinator's errors that end a held batch, and for each the error that the client gets."""
+"""The coordinator's errors that end the wait of a batch, each with the error that the client gets."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,8 @@ class _Held:
 class _Waiting:
     """The batches of one producer that wait for the transaction coordinator, oldest first.
 
-    The coordinator is being asked to add the partition to the transaction of the first batch.
+    `guard` is the number of the registration in progress, which is for the transaction of the first batch; 0 if none is
+    in progress.
     """
 
     held: deque[_Held] = field(default_factory=deque)
@@ -98,10 +102,10 @@ class _Waiting:
 
 
 class TransactionGate:
-    """The batches that wait for a transaction coordinator, in one leader epoch.
+    """The batches that wait for transaction coordinators in one leader epoch.
 
-    `ready` has what may be appended now, in order: batches, and orphaned transactions that must be ended before them.
-    The owner takes all of it in the step in which it appears.
+    `ready` has the items that may be appended now, in order: batches, and orphaned transactions that must be ended
+    before them. The leader empties `ready` before the next event.
     """
 
     __slots__ = (
@@ -140,11 +144,11 @@ class TransactionGate:
         return len(self._waiting)
 
     def request(self, event: TransactionalProduceRequested, now_ms: int) -> list[Effect] | None:
-        """Hold the batch until its coordinator has responded, or refuse it. Returns None if it can be
-        appended at once.
+        """Let the batch wait until its coordinator has responded, or refuse it. Return None if it can be appended at
+        once.
         """
         if event.produce.acks != _ALL:
-            # A leader that fails before it has replicated the batch would lose it from a committed transaction.
+            # If this leader failed before the batch was replicated, a committed transaction could lose the batch.
             return [self._respond(event, ErrorCode.INVALID_REQUIRED_ACKS)]
         batch = event.produce.producer
         assert batch is not None, event
@@ -178,18 +182,18 @@ class TransactionGate:
         return isinstance(verdict, ErrorCode) and verdict is not ErrorCode.INVALID_PRODUCER_EPOCH
 
     def refusal(self, event: TransactionalProduceRequested) -> RespondToProduce | None:
-        """Refuse a batch of a producer that the log does not know, unless it begins with sequence number 0 (only with
-        transaction.version 2). Returns None if the batch is not refused.
+        """Return the refusal of a confirmed batch if the log has no state of its producer and the batch does not begin
+        with sequence number 0. None: the batch is not refused. The check is only for transaction.version 2 (mode ADD).
         """
         batch = event.produce.producer
         assert batch is not None, event
-        is_first_known = self._producers.entry(batch.producer_id) is None
-        if event.mode is RegistrationMode.ADD and is_first_known and batch.base_sequence != 0:
+        is_unknown = self._producers.entry(batch.producer_id) is None
+        if event.mode is RegistrationMode.ADD and is_unknown and batch.base_sequence != 0:
             return self._respond(event, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return None
 
     def verified(self, event: TransactionVerified) -> list[Effect]:
-        """Apply the coordinator's response. Batches that may be appended are in `ready` afterwards."""
+        """Apply the coordinator's response. Batches that may now be appended are added to `ready`."""
         is_current = event.coordinator_epoch < 0 or self._coordinators.heard(
             event.coordinator_partition, event.coordinator_epoch
         )
@@ -236,16 +240,16 @@ class TransactionGate:
         )
 
     def is_registering(self, producer_id: ProducerId) -> bool:
-        """Whether a batch of this producer waits for its coordinator."""
+        """Return whether a batch of this producer waits for its coordinator."""
         return producer_id in self._waiting
 
     def ended(self, producer_id: ProducerId, last_epoch: int) -> list[Effect]:
-        """Void the registration of a producer whose marker is being appended, and fail its held batches up to
-        `last_epoch`.
+        """Void the registration of a producer whose marker is being appended, and fail its waiting batches up to the
+        producer epoch `last_epoch`.
 
-        Those batches belong to the transaction that the marker ends, because the next one begins only when this marker
-        is committed. They must not be registered again: clients of the older protocol keep their epoch, so the
-        coordinator could take them for batches of the next transaction.
+        Those batches belong to the transaction that the marker ends, because the next transaction begins only when this
+        marker is committed. They must not be registered again: clients of the older protocol keep their epoch, so the
+        coordinator could mistake them for batches of the next transaction.
         """
         waiting = self._waiting.get(producer_id)
         if waiting is None:
@@ -258,8 +262,8 @@ class TransactionGate:
         ]
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Refuse batches that were held for too long, and ask the coordinator again where it gave no usable
-        response.
+        """Refuse batches that have waited until their deadline, and register again those to which the coordinator gave
+        no usable response.
         """
         effects: list[Effect] = []
         for producer_id, waiting in list(self._waiting.items()):
@@ -277,7 +281,7 @@ class TransactionGate:
         return effects
 
     def fail_ready(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail the batches that may be appended now, and end no orphaned transaction before them."""
+        """Fail the batches in `ready`, and do not end the orphaned transactions in it."""
         items, self.ready = self.ready, []
         return [
             self._respond(item, error_code)
@@ -286,7 +290,7 @@ class TransactionGate:
         ]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all held batches, because the leader epoch is over. None of them was written."""
+        """Fail all waiting batches, because the leader epoch is over. None of them was written."""
         held = [held for waiting in self._waiting.values() for held in waiting.held]
         self._waiting.clear()
         self._by_guard.clear()
@@ -296,7 +300,9 @@ class TransactionGate:
         ]
 
     def _next(self, producer_id: ProducerId, waiting: _Waiting) -> list[Effect]:
-        """Ask the coordinator to add the partition to the transaction of the producer's next waiting batch, if any."""
+        """Register the first of the producer's remaining batches with the coordinator, or remove the producer if none
+        remains.
+        """
         if waiting.held:
             return [self._register(waiting)]
         self._by_guard.pop(waiting.guard, None)

@@ -1,10 +1,10 @@
 """Determines where the logs of a leader and a follower diverge (rule R3), and how far the follower truncates (rule R4).
 
-Two logs that hold a record with the same offset and epoch are equal up to it, because one leader
-wrote each epoch, at offsets of its own. So comparing the follower's last epoch with the leader's
-epochs finds the end of what they share, without reading a record. Truncating to the high watermark
-is no substitute: it may remove records that an elected leader already counted as stored (KIP-101), or
-keep records that no leader has (KIP-279). Each round lowers the epoch that is compared, so it ends.
+If two logs have a record with the same offset and epoch, they are equal up to this record, because one leader wrote all
+records of an epoch, each at its own offset. So the end of the common part follows from the follower's last epoch and
+the leader's epochs, without reading a record. Truncating to the high watermark is no substitute: it may remove records
+that an elected leader already counted as stored (KIP-101), or keep records that no leader has (KIP-279). Each round of
+Attach and truncation lowers the epoch that is compared, so the rounds come to an end.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
 
 class Lineage(Enum):
-    """Results of `compare` that have no offset."""
+    """The results of `compare` that have no offset."""
 
-    # The follower's log is a prefix of the leader's: send batches from its end on.
+    # The follower's log is a prefix of the leader's log, so the leader sends batches from the follower's log end on.
     SHARED = "shared"
     GONE = "gone"  # the leader's log lacks the records that the follower needs, or their epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The largest leader epoch in the leader's log that is not above the follower's last one, and the end offset of
-    that epoch (exclusive).
+    """The largest leader epoch in the leader's log that is not above the follower's last epoch, and the end offset of
+    that epoch (exclusive) in the leader's log.
     """
 
     epoch: LeaderEpoch
@@ -41,10 +41,12 @@ Verdict: TypeAlias = Lineage | Divergence
 
 
 def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> Verdict:
-    """Compare a follower's log end with the leader's log; `last_epoch` is that of its last record.
+    """Compare a follower's log with the leader's log. `log_end` and `last_epoch` are the follower's log end and the
+    epoch of its last record.
 
-    A follower whose log shares no epoch with the leader's must start over (GONE). Its records above the leader's
-    log start were never committed, because an elected leader holds all committed records, and its records below are
+    GONE: the follower must delete its log and start an empty one, because the leader has deleted the records after the
+    follower's log end, or the two logs share no epoch. Nothing committed is lost: an elected leader has all committed
+    records, so the follower's records above the leader's log start were never committed, and those below it are
     deleted.
     """
     if log_end < leader.log_start:
@@ -95,7 +97,7 @@ def attach_response(
 def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
     """Return where the follower truncates: the end of the records of `divergence.epoch` that both logs have.
 
-    It may be below the follower's log start offset; then the follower drops its log.
+    The offset may be below the follower's log start; then the follower deletes its log and starts an empty one.
     """
     own = _end_of(follower, divergence.epoch)
     own_end = own[1] if own is not None else follower.log_start
@@ -103,11 +105,11 @@ def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
 
 
 def _end_of(log: LogPositions, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
-    """Return the log's largest epoch at or below `epoch` and its exclusive end; None if there is none.
+    """Return the log's largest epoch at or below `epoch`, and the exclusive end of that epoch; None if there is none.
 
-    `LeaderEpochs.end_of`, which is for responses to clients, gives other results for two inputs, as Kafka does. Here an
-    epoch below all others has no end, and an epoch above the latest one has the end of the latest, because a follower's
-    log may have epochs above all of the leader's.
+    `LeaderEpochs.end_of`, which is for responses to clients, gives other results for two inputs, as Kafka does. In this
+    function an epoch below all others has no end, and an epoch above the latest one has the end of the latest, because
+    a follower's log may have epochs above all of the leader's.
     """
     epochs = log.epochs
     if epochs.earliest == NO_LEADER_EPOCH or epoch < epochs.earliest:
