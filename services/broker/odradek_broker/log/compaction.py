@@ -1,31 +1,31 @@
 """Compaction: only the last value of each key is kept (`cleanup.policy=compact`).
 
-A pass covers the closed segments from the first to the *limit*: everything there is durable, below
-the high watermark and belongs to decided transactions. It has two phases:
+A pass covers the closed segments up to the *limit*. Everything below the limit is durable, below the high watermark,
+and belongs to no open transaction. A pass has two phases:
 
-    1  read the dirty part (from where the last pass ended) and map each key to its last offset
+    1  read the dirty part (from the end of the last pass on) and map each key to its last offset
     2  copy each run of segments into one new segment, without the records that the map outdates, and
-       replace the run by it (segments/swap.py)
+       replace the run by the new segment (segments/swap.py)
 
-What is kept, with its offset, and with its timestamp:
+The following is kept, with its offset and its timestamp:
 
     a record       if the map has no later record of its key; never a record of an aborted transaction
                    or without a key
     a tombstone    (null value) like a record, until its batch's delete horizon, which is
                    now + `delete.retention.ms` at the first compaction of the batch (KIP-534); longer while an
                    earlier batch has too many records to look for the key's values in it
-    a marker       as long as batches of its transaction are left, even without records: without the
-                   marker a replay would take the transaction for open; then until its delete horizon
-    a batch        that cannot be decoded although its CRC is right, because the producer wrote it so,
-                   or that has too many records to hold in memory
+    a marker       as long as batches of its transaction are kept, even without records: without the
+                   marker, a replay would find the transaction open; after that, until its delete horizon
+    a batch        that cannot be decoded although its CRC matches, because the producer wrote it so,
+                   or that has too many records to decode at once
     an empty       (its header alone) if it is its producer's last batch, for the sequence numbers, or
     batch          the last of its run, so that each segment still ends where the next one begins
 
-Invariants: offsets never change; for every key the last value below the limit stays; a consumer that
-reads from the start within `delete.retention.ms` sees every tombstone that follows a value it has read.
+Invariants: offsets never change; for every key the last value below the limit stays; a consumer that reads from the
+start within `delete.retention.ms` sees every tombstone that follows a value it has read.
 
-Python code handles every record, so a disk thread works in slices of a few milliseconds. Memory is
-bounded: if the map is full, the pass's dirty part ends early, between two batches.
+Python code handles every record, so a disk thread works in slices of a few milliseconds. Memory is bounded: if the map
+is full, the pass's dirty part ends early, between two batches.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
 KEYS_MAX: Final = 1_000_000
-RECORDS_MAX: Final = 500_000  # most records of one batch that are decoded at once
+RECORDS_MAX: Final = 500_000  # a batch with more records is not decoded but kept
 SLICE_MS: Final = 5
-_KEY_BYTES_MAX: Final = 32  # longer keys are replaced by a digest, which is longer than this
+_KEY_BYTES_MAX: Final = 32  # the map has digests of longer keys, which are longer than this
 WRITE_BYTES: Final = 1 << 20
-_HORIZON_MS_MAX: Final = 1 << 62  # delete.retention.ms may have any value of 63 bits
+_HORIZON_MS_MAX: Final = 1 << 62  # because delete.retention.ms may have any value of 63 bits
 _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactedRun:
-    """A run of adjacent segments, and the new segment that may replace them. The new files are synced, and their
-    names end in .swap.
+    """A run of adjacent segments, and the new segment that is to replace them. The files of the new segment are synced,
+    and their names end in .swap.
     """
 
     old: list[Segment]
@@ -88,41 +88,42 @@ class CompactedRun:
 
 @dataclass(slots=True, kw_only=True)
 class CompactJob:
-    """One pass over one log. `run_slice` on a disk thread and `PartitionLog.install_compacted` on the event loop
-    alternate until `is_done`."""
+    """One compaction pass over one log. `run_slice` on a disk thread and `PartitionLog.install_compacted` on the event
+    loop alternate until `is_done`.
+    """
 
     storage: Storage
     directory: Path
-    # The log's job lock, which prevents a truncation during the rename to .swap.
+    # The lock of the log's jobs, which prevents a truncation during the rename to .swap.
     lock: threading.Lock
-    is_current: Callable[[], bool]  # false once the log was truncated or deleted
+    is_current: Callable[[], bool]  # false after the log was truncated or deleted
     segments: list[Segment]  # the closed segments up to the limit
     dirty_offset: Offset
     aborted: list[AbortedTransaction]
-    last_batches: frozenset[int]  # last offsets of each producer's last batch
+    last_batches: frozenset[int]  # the last offset of each producer's last batch
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
     keys_max: int = KEYS_MAX
     is_done: bool = False
     error: OSError | None = None
-    end_offset: Offset = NO_OFFSET  # after the pass, everything below this offset is compacted
+    end_offset: Offset = NO_OFFSET  # after the pass, the log is compacted below this
     records_read: int = 0
     records_kept: int = 0
     ready: list[CompactedRun] = field(default_factory=list)
     _steps: Iterator[None] | None = None
     _map: dict[bytes, int] = field(default_factory=dict)
     _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    # Producer ids with kept batches of a transaction whose marker the pass has not reached yet.
+    # Ids of producers with kept batches of a transaction whose marker this pass has not reached yet.
     _open_transactions: set[int] = field(default_factory=set)
-    # Whether a batch with too many records was kept. It may have earlier values of any key, so tombstones after it are
-    # kept as well.
+    # Whether a batch with too many records was kept. It may have earlier values of any key, so tombstones after it must
+    # be kept, too.
     _has_skipped_records: bool = False
 
     def run_slice(
         self, slice_ms: int = SLICE_MS, *, clock_s: Callable[[], float] = monotonic
     ) -> None:
-        """Work for about `slice_ms` of `clock_s`, or until a run is ready (on a disk thread). An error is stored in
+        """Work for about `slice_ms` of `clock_s`, or until a run is ready (on a disk thread). An exception is stored in
         `error`.
         """
         deadline = clock_s() + slice_ms / 1000
@@ -134,7 +135,7 @@ class CompactJob:
                     return
         except (
             FileNotFoundError
-        ):  # the segment was truncated, deleted or expired during the pass; a later pass follows
+        ):  # the segment was truncated, deleted or expired; a later pass will follow
             self.end_offset = NO_OFFSET
         except OSError as error:
             self.error = error
@@ -145,32 +146,35 @@ class CompactJob:
         self.is_done = True
 
     def install(self, segments: SegmentList, *, is_truncating: bool, delay_ms: int) -> bool:
-        """Replace old segments by the new ones that are ready (on the event loop). Return whether any were replaced.
+        """Replace old segments by the new segments that are ready (on the event loop). Return whether any were
+        replaced.
+
         Raises OSError.
         """
         ready, self.ready = self.ready, []
         is_swapped = False
         for run in ready:
             is_cut = is_truncating or not self.is_current()
-            left = [segment for segment in run.old if segment in segments.all]
-            if not is_cut and left == run.old:
+            present = [segment for segment in run.old if segment in segments.all]
+            if not is_cut and present == run.old:
                 segments.swap(run.old, run.new, delay_ms=delay_ms)
                 is_swapped = True
                 continue
             run.new.remove_files()
             run.new.close()
-            # If all of the run has expired meanwhile, nothing of it is left to be compacted.
-            if is_cut or left:
+            # If all segments of the run have expired since, the run needs no compaction any more.
+            if is_cut or present:
                 self._give_up()
         return is_swapped
 
     def _give_up(self) -> None:
-        """End the pass, because a run stays as it is. A later pass compacts everything that was dirty before this one.
+        """End the pass, because a run could not be replaced. A later pass compacts everything that was dirty before
+        this one.
 
         If this pass went on, it could remove tombstones, or end with everything compacted, while earlier values of
-        their keys are left in that run. These would then be the last values of their keys.
+        their keys are still in that run. These values would then be the last values of their keys.
         """
-        self._steps = iter(())  # the pass has just completed a run, so no new segment is incomplete
+        self._steps = iter(())  # the pass has just completed a run, so no new segment is unfinished
         self.end_offset, self.is_done = NO_OFFSET, True
 
     def _work(self) -> Iterator[None]:
@@ -230,7 +234,7 @@ class CompactJob:
         )
 
     def _runs(self) -> list[list[Segment]]:
-        """Return the segments in runs: adjacent segments whose remaining records fit into one new segment."""
+        """Return the segments in runs: adjacent segments whose records fit into one new segment."""
         runs: list[list[Segment]] = []
         size_bytes = 0
         for segment in self.segments:
@@ -261,7 +265,8 @@ class CompactJob:
             aborted = [a for s in run for a in s.aborted() if a.last_offset in kept_markers]
             new.replace_aborted(aborted)
             new.seal()
-            # Without timestamps the file's modification time is the segment's age, which must not change.
+            # The file's modification time is the segment's age if it has no timestamps, so the new file must have the
+            # same one.
             if new.max_timestamp_ms < 0:
                 newest_ms = max(segment.newest_ms() for segment in run)
                 self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)
@@ -272,7 +277,7 @@ class CompactJob:
                 self.storage.sync_directory(self.directory)
         except OSError as error:
             if error.errno in _GIVING_UP:
-                new.remove_files()  # the file is incomplete, and a full disk needs its space
+                new.remove_files()  # the file is incomplete, and a full disk needs the space
             raise
         except CorruptBatch:
             new.remove_files()
@@ -285,8 +290,8 @@ class CompactJob:
     def _copy(
         self, segment: Segment, new: Segment, run_end: int, kept_markers: set[int]
     ) -> Iterator[bool]:
-        """Copy the batches that are kept from one segment to `new`. After each batch, yield whether it is
-        unchanged.
+        """Copy the batches that are kept from one segment to `new`. After each batch of the segment, yield whether the
+        batch is unchanged.
         """
         pending: list[tuple[bytes, Header]] = []
         pending_bytes = 0
@@ -313,9 +318,10 @@ class CompactJob:
     ) -> tuple[bytes, Header | None]:
         """Return the compacted bytes of a batch and their header.
 
-        The header is `header` itself if nothing changed, and None if the batch is removed."""
+        The header is `header` itself if nothing changed, and None if the batch is removed.
+        """
         data = file.pread(header.size_bytes, position)
-        # The map of keys does not cover this batch; a later pass will compact it.
+        # The map of keys does not cover this batch. A later pass will compact it.
         if header.base_offset >= self.end_offset:
             return data, header
         if header.record_count == 0:
@@ -352,14 +358,14 @@ class CompactJob:
         return self._encoded(header, kept_records, horizon_ms)
 
     def _note_kept(self, header: Header) -> None:
-        """Record that a batch, or at least its header, is kept, so that the marker of its transaction is kept
-        as well.
-        """
+        """Record that a batch, or at least its header, is kept, so that the marker of its transaction is kept, too."""
         if header.is_transactional and not header.is_control:
             self._open_transactions.add(header.producer_id)
 
     def _kept(self, header: Header, records: list[Record]) -> tuple[list[Record], int | None]:
-        """Return the records that are kept, and the delete horizon of their batch if it needs one."""
+        """Return the records to keep, and the delete horizon of their batch; None if the batch needs no
+        delete horizon.
+        """
         horizon_ms: int | None = None
         if header.attributes & DELETE_HORIZON_MASK:
             horizon_ms = header.base_timestamp_ms
@@ -419,9 +425,9 @@ class CompactJob:
 
 
 def _records(data: bytes) -> list[Record] | None:
-    """Return the records of a batch; None if it cannot be decoded, or has too many records.
+    """Return the records of a batch; None if it cannot be decoded, or has more than RECORDS_MAX records.
 
-    Raises CorruptBatch if the CRC is wrong, because then the disk has changed the batch.
+    Raises CorruptBatch if the CRC does not match, because then the disk has changed the batch.
     """
     header = read_header(data)
     check_crc(data, 0, header)
@@ -434,7 +440,7 @@ def _records(data: bytes) -> list[Record] | None:
 
 
 def _within_reach(record: Record, base_timestamp_ms: int) -> Record:
-    """Return the record, or one with the nearest timestamp that a batch with this base timestamp can have.
+    """Return the record, with the nearest timestamp that a batch with this base timestamp can have.
 
     Timestamps are written as differences of 64 bits from the base timestamp, which may become the delete horizon. A
     client may have sent a timestamp that is too far from it.
@@ -453,17 +459,18 @@ def _within_reach(record: Record, base_timestamp_ms: int) -> Record:
 
 
 def _short(key: bytes) -> bytes:
-    """Return the key, or the digest of a long key. A digest never equals a key that is kept as it is."""
+    """Return the key, or a digest of a long key. A digest never equals a short key, because it is longer."""
     if len(key) <= _KEY_BYTES_MAX:
         return key
     return b"\x00" + blake2b(key, digest_size=_KEY_BYTES_MAX).digest()
 
 
 def _emptied(data: bytes) -> bytes:
-    """Return a batch without records that has the same offsets, sequences and timestamps.
+    """Return the batch without its records, but with the same offsets, sequences and timestamps.
 
-    As in Kafka it is marked as uncompressed: clients would take the missing records for a truncated
-    compressed frame."""
+    As in Kafka the empty batch is marked as uncompressed: in a compressed one, clients would take the missing records
+    for a truncated frame.
+    """
     header = bytearray(data[:HEADER_BYTES])
     header[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = BATCH_LENGTH_MIN.to_bytes(4, "big")
     header[ATTRIBUTES_AT + 1] &= ~COMPRESSION_MASK
@@ -474,7 +481,7 @@ def _emptied(data: bytes) -> bytes:
 
 
 def _sync(new: Segment) -> None:
-    """Sync a new segment, before its mark says that it may replace the old segments."""
+    """Sync a new segment, before the suffix `.swap` says that it may replace the old segments."""
     new.file().sync()
     new.write_indexes(sync=True)
 
@@ -517,9 +524,10 @@ class CompactedLog(Protocol):
 def begin_compaction(
     log: CompactedLog, basics: dict[str, Any], segments: Sequence[Segment], *, now_ms: int
 ) -> CompactJob | None:
-    """Return a pass over `log`, or None if its topic is not compacted, or it is not dirty enough yet.
+    """Return a compaction pass over `log`; None if its topic is not compacted, or the log is not dirty enough yet.
 
-    `basics` are the fields that all jobs of the log have. Raises OSError."""
+    `basics` are the fields that all jobs of the log have. Raises OSError.
+    """
     config = log.config
     if not config.cleanup_compact:
         return None
@@ -550,10 +558,11 @@ def begin_compaction(
 
 
 def _covered(log: CompactedLog, segments: Sequence[Segment], *, now_ms: int) -> list[Segment]:
-    """Return the closed segments below the limit: durable, below the last stable offset, and old enough.
+    """Return the closed segments below the limit: durable, below the last stable offset, and older than
+    `min.compaction.lag.ms`.
 
-    A transaction whose marker is not below the high watermark counts as open: a truncation may remove the
-    marker, and the next marker may decide otherwise.
+    A transaction whose marker is not below the high watermark counts as open, because a truncation may remove the
+    marker, and the next marker may have the other outcome.
     """
     limit = min(log.last_stable_offset, log.recovery_point)
     young_ms = now_ms - log.config.min_compaction_lag_ms

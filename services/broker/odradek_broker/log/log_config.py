@@ -16,11 +16,11 @@ LZ4_LEVEL_DEFAULT: Final = 9
 
 
 class Durability(Enum):
-    """The moment from which a broker counts an append as stored."""
+    """`durability`: the event after which a broker counts an append as stored."""
 
-    # Records are stored when write(2) has returned; a background task syncs them later.
+    # An append counts as stored when write(2) has returned; a background task syncs it later.
     REPLICATED = "replicated"
-    FSYNC = "fsync"  # records are stored when fdatasync has returned
+    FSYNC = "fsync"  # an append counts as stored when fdatasync has returned
 
 
 class TimestampKind(Enum):
@@ -36,20 +36,22 @@ def _refuse(reason: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """One topic's log settings. Each field is named like Kafka's topic config, with `_` for dots."""
+    """The log settings of one topic. Each field has the name of Kafka's topic config, with `_` instead of dots."""
 
     segment_bytes: int = 1 << 30
-    """`segment.bytes`: a segment is closed before it would grow past this."""
+    """`segment.bytes`: a segment is closed before its file would grow past this size."""
     segment_ms: int = 7 * _DAY_MS
-    """`segment.ms`: a segment is closed before a batch that is this much younger than its first batch."""
+    """`segment.ms`: a segment is closed before a batch whose timestamp is this much later than that of its
+    first batch.
+    """
     segment_index_bytes: int = 10 << 20
-    """`segment.index.bytes`: the size at which an index is full, which closes the segment."""
+    """`segment.index.bytes`: the size of an index at which its segment is closed."""
     index_interval_bytes: int = 4096
     """`index.interval.bytes`: the minimum number of log bytes between two index entries."""
     retention_ms: int = 7 * _DAY_MS
-    """`retention.ms`: the age at which a closed segment is deleted; -1: never."""
+    """`retention.ms`: a closed segment is deleted when its newest record is older than this; -1: never."""
     retention_bytes: int = -1
-    """`retention.bytes`: the size of a log above which its oldest segments are deleted; -1: no limit."""
+    """`retention.bytes`: the oldest segments are deleted while the log is larger than this; -1: no limit."""
     max_message_bytes: int = (1 << 20) + 12
     """`max.message.bytes`: the largest batch that a leader accepts from a client."""
     cleanup_delete: bool = True
@@ -57,51 +59,54 @@ class LogConfig:
     cleanup_compact: bool = False
     """Whether `cleanup.policy` contains `compact`."""
     min_cleanable_dirty_ratio: float = 0.5
-    """`min.cleanable.dirty.ratio`: a log is compacted once this share of its bytes is not compacted yet."""
+    """`min.cleanable.dirty.ratio`: a log is compacted when at least this share of its bytes was appended since the last
+    compaction.
+    """
     min_compaction_lag_ms: int = 0
     """`min.compaction.lag.ms`: records younger than this are not compacted."""
     max_compaction_lag_ms: int = _INT64_MAX
-    """`max.compaction.lag.ms`: age at which a record is compacted regardless of the dirty ratio. A segment
-    of a compacted topic is closed by then, because the active one is never compacted."""
+    """`max.compaction.lag.ms`: a record that is older than this is compacted whatever the dirty ratio is. The active
+    segment of a compacted topic is closed at this age, because only closed segments are compacted.
+    """
     delete_retention_ms: int = _DAY_MS
-    """`delete.retention.ms`: how long a tombstone or a transaction's marker stays readable."""
+    """`delete.retention.ms`: how long a tombstone or a transaction marker stays readable after its first compaction."""
     file_delete_delay_ms: int = 60_000
-    """`file.delete.delay.ms`: how long after its removal from the log a file is deleted."""
+    """`file.delete.delay.ms`: how long a file stays on the disk after its segment was removed from the log."""
     timestamp_kind: TimestampKind = TimestampKind.CREATE_TIME
-    """`message.timestamp.type`: whether records have the time of the producer or of the broker."""
+    """`message.timestamp.type`: whether a record has the timestamp of its producer or the time of the append."""
     timestamp_before_max_ms: int = _INT64_MAX
-    """`message.timestamp.before.max.ms`: how far behind the broker's clock a record may be."""
+    """`message.timestamp.before.max.ms`: how far a record's timestamp may be behind the broker's clock."""
     timestamp_after_max_ms: int = 3_600_000
-    """`message.timestamp.after.max.ms`: how far ahead of the broker's clock a record may be."""
+    """`message.timestamp.after.max.ms`: how far a record's timestamp may be ahead of the broker's clock."""
     durability: Durability = Durability.REPLICATED
-    """`durability`, which Kafka does not have: when an append counts as stored. Internal topics have fsync by
+    """`durability`: when an append counts as stored. Kafka does not have this config. Internal topics have `fsync` by
     default.
     """
     flush_messages: int = _INT64_MAX
-    """`flush.messages`: each replica starts a sync when this many records are not synced."""
+    """`flush.messages`: each replica starts a sync when this many records are unsynced."""
     flush_ms: int = _INT64_MAX
-    """`flush.ms`: each replica starts a sync when a record has not been synced for this long."""
+    """`flush.ms`: each replica starts a sync when a record has been unsynced for this long."""
     compression: Compression | None = None
-    """`compression.type`: the codec in which a leader stores batches. None (the value producer): they are stored as
-    they arrive.
+    """`compression.type`: the codec in which a leader stores batches. None (`compression.type=producer`): batches keep
+    the codec of the producer.
     """
     gzip_level: int = -1
-    """`compression.gzip.level`: 1 to 9; -1 is the codec's default."""
+    """`compression.gzip.level`: 1 to 9; -1: the codec's default level."""
     lz4_level: int = LZ4_LEVEL_DEFAULT
-    """`compression.lz4.level`: 1 to 17, in Kafka's scale."""
+    """`compression.lz4.level`: 1 to 17, as in Kafka."""
     zstd_level: int = 3
     """`compression.zstd.level`: -131072 to 22."""
 
     @property
     def compression_level(self) -> int | None:
-        """The level of `compression`, in the scale of `compress`; None: the codec has no levels, or its default is
-        meant.
+        """The level to pass to `compress` for the codec in `compression`. None: the codec has no levels, or its default
+        level applies.
         """
         match self.compression:
             case Compression.GZIP if self.gzip_level > 0:
                 return self.gzip_level
-            # As in Kafka, the default level stands for the fast variant of lz4, although the levels around it are
-            # slow ones.
+            # As in Kafka, the default level 9 means the fast variant of lz4, although the levels next to it mean the
+            # slow one.
             case Compression.LZ4 if self.lz4_level != LZ4_LEVEL_DEFAULT:
                 return min(self.lz4_level, LEVELS[Compression.LZ4][2])
             case Compression.ZSTD:
@@ -112,7 +117,7 @@ class LogConfig:
 
     @property
     def is_fsync(self) -> bool:
-        """Whether records count as stored once they are synced. That is what `flush.messages=1` promises in Kafka."""
+        """Whether records count as stored only when they are synced. In Kafka, `flush.messages=1` guarantees that."""
         return self.durability is Durability.FSYNC or self.flush_messages == 1
 
     @property
@@ -130,11 +135,12 @@ class LogConfig:
         defaults: LogConfig | None = None,
         on_invalid: Callable[[str], None] = _refuse,
     ) -> LogConfig:
-        """Read a topic's configs, already validated by the controller; unknown names are ignored.
+        """Read a topic's configs, which the controller has validated; unknown names are ignored.
 
-        `defaults` are those of the broker. `on_invalid` is called with the reason for each value that this release
-        does not know, and by default raises ValueError. If it returns, the default is used instead; of a
-        `cleanup.policy` only the known items count, because an unknown policy must not delete anything.
+        `defaults` are the broker's defaults. For each value that this release does not know, `on_invalid` is called
+        with the reason; by default it raises ValueError. If it returns, the default is used instead of the value. Of a
+        `cleanup.policy` with unknown items only the known items apply, because an unknown policy must not delete
+        anything.
         """
         base = defaults or cls()
         fields: dict[str, Any] = {name: getattr(base, name) for name in cls.__slots__}
@@ -154,12 +160,12 @@ class LogConfig:
 
 
 def cleanup_policies(text: str) -> set[str]:
-    """Return the items of a `cleanup.policy`. If there are none, nothing is deleted or compacted."""
+    """Return the items of a `cleanup.policy`. An empty set means that nothing is deleted or compacted."""
     return {item.strip() for item in text.split(",") if item.strip()}
 
 
 def compression_of(text: str) -> Compression | None:
-    """Parse a `compression.type`. None: batches stay as they came. Raises ValueError."""
+    """Parse a `compression.type`. None: batches keep the codec of the producer. Raises ValueError."""
     if text == "producer":
         return None
     if text == "uncompressed":

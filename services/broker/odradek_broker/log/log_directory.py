@@ -1,19 +1,17 @@
 """A broker's data directory: its lock and identity, its state after the last stop, and the logs in it.
 
     meta.properties                                  cluster, node, directory id
-    .lock                                            held for the process's life; holds its pid
+    .lock                                            locked while the process lives; contains its pid
     clean | running | failed                         directory/restart_markers.py
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
     <topic id>-<partition>.<random>-delete/          deleted, its files are removed later; directory/strays.py
     <topic id>-<partition>.<random>-stray/           unknown to the metadata, kept for an operator; directory/strays.py
 
-The lifetime of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
-the broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed
-write or sync it is offline: `failure` says why, and the next start is of class POWER. While the disk is full,
-`full` is set and the directory is read-only, until `look_for_room` finds space and `health.has_room_again`
-is called.
-"""
+The lifetime of a directory object: `open` (lock, identity, restart class), `load` (recover every log), then the
+broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed write or sync the directory
+is offline: `failure` has the reason, and the next start is of class POWER. While the disk is full, `full` is set and
+the directory is read-only, until `look_for_room` finds space and the caller calls `health.has_room_again`."""
 
 from __future__ import annotations
 
@@ -99,7 +97,7 @@ class LogDirectory:
         self.path = path
         self.cluster_id = meta.cluster_id
         self.directory_id = meta.directory_id
-        # Id of the metadata log that this broker follows.
+        # The id of the metadata log that this broker follows; None: not known yet.
         self.metadata_incarnation_id = meta.metadata_incarnation_id
         self.restart_class = RestartClass.POWER
         # The epoch in the marker of a clean stop; -1 without a marker.
@@ -115,13 +113,13 @@ class LogDirectory:
         self._boot_id = boot_id
         self._markers = RestartMarkers(storage, path)
         self._checkpoints = Checkpoints(storage, path)
-        self._lower = self._checkpoints.lower  # one object that all logs share
+        self._lower = self._checkpoints.lower  # one bound method for all logs
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
-        # Damage marks of truncated logs, which are needed until the controller knows of the loss.
+        # Damage marks of logs that were truncated. They are deleted when the controller knows of the loss.
         self._damage_marks: list[Path] = []
-        # Stray files of logs that were restored, which are needed until the next checkpoint.
+        # The stray.json of logs that were restored. They are deleted after the next checkpoint.
         self._returned: list[Path] = []
         self.health.on_failure = self._failed
         storage.open_files.on_sync_failed = partial(self.health.fail, f"syncing a log in {path}")
@@ -130,7 +128,7 @@ class LogDirectory:
     def format(
         path: Path, *, cluster_id: ClusterId, node_id: BrokerId, storage: Storage | None = None
     ) -> DirectoryId:
-        """Write meta.properties; no error if it exists for the same cluster and node.
+        """Write meta.properties. It is no error if the file exists for the same cluster and node.
 
         Raises DirectoryRefused for a directory of another cluster or node.
         """
@@ -150,10 +148,10 @@ class LogDirectory:
         boot_id: str | None = None,
         recent_bytes_max: int = RECENT_BYTES_MAX,
     ) -> LogDirectory:
-        """Lock the directory, check its identity, find the restart class, write the running marker (blocks).
+        """Lock the directory, check its identity, determine the restart class, and write the running marker (blocks).
 
-        Raises DirectoryRefused if another process holds it (the message has its pid), or if it belongs to
-        another cluster or node or was never formatted. Raises OSError when the disk fails.
+        Raises DirectoryRefused if another process has locked it (the message has the pid), or if it belongs to another
+        cluster or node or was never formatted. Raises OSError when the disk fails.
         """
         storage = storage or DiskStorage()
         if not storage.exists(path):
@@ -179,12 +177,12 @@ class LogDirectory:
         return directory
 
     def loss_reported(self) -> OSError | None:
-        """Record that the controller has committed a registration with this `restart_class`. It blocks: call it on
-        a disk thread.
+        """Record that the controller has committed a registration with this `restart_class` (blocks; run it on a disk
+        thread).
 
-        A kill before this call cannot give the next start a better class than this one. On a full disk nothing is
-        recorded, the error is returned, and the next start reports the same loss again. Raises StorageFailed.
-        """
+        If the process is killed before this call, the restart class of the next start is no better than this one. On a
+        full disk nothing is recorded, the error is returned, and the next start reports the same loss again. Raises
+        StorageFailed."""
         try:
             self._markers.loss_reported()
         except OSError as error:
@@ -199,8 +197,8 @@ class LogDirectory:
         return None
 
     def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
-        """Store durably the incarnation id of the metadata log that this broker follows. It blocks: call it on a disk
-        thread. Raises StorageFailed.
+        """Store durably the id of the metadata log that this broker follows (blocks; run it on a disk thread). Raises
+        StorageFailed.
         """
         try:
             adopt_metadata(self._storage, self.path, incarnation_id)
@@ -217,7 +215,7 @@ class LogDirectory:
         on_progress: Callable[[int, int], None] | None = None,
         threads_max: int = 2,
     ) -> LoadReport:
-        """Open every partition and recover its log past the recovery point. It blocks: call it on a disk thread.
+        """Open every partition and recover its log above the recovery point (blocks; run it on a disk thread).
 
         `on_progress(done, of)` is called from threads. Raises StorageFailed when the disk fails.
         """
@@ -238,7 +236,7 @@ class LogDirectory:
             end = Offset(loaded.segments[-1].end_offset)
             if log_starts.get(location.id, 0) > end:
                 # The records at the end of the log were lost. The checkpoints are lowered so that the next start keeps
-                # the records that will get their offsets.
+                # the records that will get the same offsets.
                 self._lower_checkpoints(location.id, end)
             # Unless the last stop was clean, a partition's directory may never have been synced.
             self._add(
@@ -298,16 +296,16 @@ class LogDirectory:
         return self._logs.get((topic_id, partition))
 
     def logs(self) -> Iterable[PartitionLog]:
-        """Return all logs. The caller may not create or delete logs while iterating."""
+        """Return all logs. The caller must not create or delete logs while it iterates."""
         return self._logs.values()
 
     def create(
         self, topic: TopicName, topic_id: TopicId, partition: PartitionIndex, config: LogConfig
     ) -> PartitionLog:
-        """Create an empty log with a few system calls. It is not durable before the log's first sync.
+        """Create an empty log with a few system calls. The log is not durable until its first sync.
 
-        Raises StorageFailed. An earlier topic of the same name must have been deleted; if its directory
-        could not be renamed then, the rename is tried again here.
+        Raises StorageFailed. An earlier topic of the same name must have been deleted; if its directory could not be
+        renamed at that time, the rename is tried again.
         """
         self.health.check_room()
         key = (topic_id, partition)
@@ -343,11 +341,10 @@ class LogDirectory:
         return self._add(location, config, loaded, is_new=True, cleaned_offset=Offset(0))
 
     def recover(self, log: PartitionLog) -> LoadedLog | None:
-        """Recover a log whose truncation failed half-way because the disk was full (blocks: call it on a disk
-        thread).
+        """Recover a log whose truncation failed half-way because the disk was full (blocks; run it on a disk thread).
 
-        The recovery is the same as after a crash. `log` must not be used any more. Returns None if the
-        partition was deleted during the call. Raises StorageFailed.
+        The recovery is the same as after a crash. `log` must not be used any more. Return None if the partition was
+        deleted during the call. Raises StorageFailed.
         """
         log.close()
         recovery = Recovery(
@@ -375,9 +372,9 @@ class LogDirectory:
         )
 
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
-        """Delete a partition: its directory is renamed, and `take_removals` returns it for removal later.
+        """Delete a partition: its directory is renamed, and `take_removals` returns the directory for removal later.
 
-        Its log must not be used after that. It is no error if the partition has no log. Raises StorageFailed if the
+        Its log must not be used afterwards. It is no error if the partition has no log. Raises StorageFailed if the
         disk fails; after any other error of the rename the partition is deleted nevertheless.
         """
         self.health.check()
@@ -395,8 +392,8 @@ class LogDirectory:
     ) -> Stray | None:
         """Rename the log of a partition that the metadata does not contain, and keep it for an operator.
 
-        In all other respects this is like `delete`; directory/strays.py has the details. Returns None if there is no
-        such log. The caller has to run `strays.sync` with the result on a disk thread.
+        In all other respects this is like `delete`; directory/strays.py has the details. Return None if there is no
+        such log. The caller must run `strays.sync` with the result on a disk thread.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
@@ -428,9 +425,9 @@ class LogDirectory:
             self._departures.add(self.strays.remove(stray))
 
     def begin_return(self, stray: Stray, topic: TopicName) -> StrayReturn:
-        """Return a job that opens a stray's log because the metadata has its partition again.
-
-        Raises StorageFailed."""
+        """Return a job that opens a stray's log, because the metadata contains its partition again. Raises
+        StorageFailed.
+        """
         self.health.check_room()
         assert stray.id is not None, stray
         assert (stray.id.topic_id, stray.id.partition) not in self._logs, stray
@@ -443,7 +440,7 @@ class LogDirectory:
         return StrayReturn(self._storage, FoundPartition(path, topic, stray.id), stray)
 
     def finish_return(self, job: StrayReturn, config: LogConfig) -> PartitionLog:
-        """Put the log of a job that ran into use. If this raises StorageFailed, the log is a stray again."""
+        """Add the log of a stray whose job has run. If this raises StorageFailed, the log is a stray again."""
         if job.error is not None:
             self.strays.keep(job.stray, job.found.path)
             what = f"opening {job.found.path}"
@@ -457,39 +454,40 @@ class LogDirectory:
         return self._departures.take()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory from `take_removals` (blocks, perhaps for long). If it raises OSError, only space
-        is wasted, and `take_removals` returns the directory again."""
+        """Remove a directory from `take_removals` (blocks, perhaps for long). If it raises OSError, only disk space is
+        wasted, and `take_removals` returns the directory again.
+        """
         self._departures.remove(path)
 
     @property
     def size_bytes(self) -> int:
-        """Size of all logs, without indexes."""
+        """The size of all logs, without indexes."""
         return sum(log.size_bytes for log in self._logs.values())
 
     @property
     def full(self) -> StorageFull | None:
-        """The error because of which the directory is read-only; None if it is not."""
+        """The error because of which the directory is read-only; None if it is writable."""
         return self.health.full
 
     def look_for_room(self) -> bool:
-        """Return whether a full directory has enough free space again. It makes a system call."""
+        """Return whether a directory whose disk was full has enough free space again. This makes a system call."""
         return self.free_bytes() >= self.room_bytes_min
 
     def free_bytes(self) -> int:
-        """Return the free space of the file system in bytes. It makes a system call."""
+        """Return the free bytes of the file system. This makes a system call."""
         return self._storage.free_bytes(self.path)
 
     def begin_checkpoint(self) -> CheckpointJob:
         """Return a job that writes the offset checkpoints; the caller runs it on a disk thread, about every 5 s.
 
-        It may not be called before the registration that reports `LoadReport.power_loss` was accepted:
-        until then the old files have to show the loss to the next start.
+        It must not be called before the registration that reports `LoadReport.power_loss` was accepted: until then the
+        next start must still find the old files, which show the loss.
         """
         self.due.checkpoint = False
         return self._checkpoints.begin(list(self._logs.values()))
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
-        """Complete a checkpoint job that ran. Raises StorageFailed if the job failed."""
+        """Apply the result of a checkpoint job that has run. Raises StorageFailed if the job failed."""
         if job.error is not None or job.is_outdated:
             self.due.checkpoint = True
         if job.error is not None:
@@ -497,15 +495,15 @@ class LogDirectory:
             raise self.health.fail_to_write(what, job.error) from job.error
         returned, self._returned = self._returned, []
         for path in returned:
-            # If this fails, the next start removes the directory.
+            # If this fails, the next start removes the file.
             with contextlib.suppress(OSError):
                 self._storage.remove(path)
 
     def due_flushes(self, *, now_ms: int) -> Generator[None, None, list[PartitionLog]]:
         """Return the logs of this directory that need a full sync, as the function `due_flushes` does.
 
-        While most of the files that logs keep open are not synced (`is_crowded`), all unsynced logs are due. It yields
-        after every `LOGS_PER_STEP` logs, so that the caller can let the event loop turn.
+        While most of the files that logs keep open are unsynced (`is_crowded`), all unsynced logs are returned. It
+        yields after every `LOGS_PER_STEP` logs, so that the caller can let the event loop run other work.
         """
         unsynced: list[tuple[int, PartitionLog]] = []
         for number, key in enumerate(list(self.due.unflushed), 1):
@@ -521,16 +519,18 @@ class LogDirectory:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether most of the files that logs may keep open have unsynced bytes, so that logs wait for syncs."""
+        """Whether most of the files that logs may keep open have unsynced bytes, so that opening a file may wait for a
+        sync.
+        """
         return self._storage.open_files.is_crowded
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
-        """Sync everything, write checkpoints and, with a broker epoch, the clean marker last.
+        """Sync all logs, write checkpoints and, with a broker epoch, write the clean marker last (blocks; run it on a
+        disk thread).
 
-        Returns whether the clean marker was written. It blocks: call it on a disk thread. Sync jobs that were begun
-        need not be finished; during a truncation no clean marker is written. The lock is always released, also when
-        this raises StorageFailed. If the directory is offline already, only files and lock are closed.
-        """
+        Return whether the clean marker was written. Sync jobs that were begun need not be finished; during a truncation
+        no clean marker is written. The lock is always released, also when this raises StorageFailed. If the directory
+        is offline already, this only closes files and the lock."""
         is_whole = False
         try:
             if self.health.failure is None and broker_epoch is not None:
@@ -558,7 +558,7 @@ class LogDirectory:
                 self._lock = None
 
     def _sync_all(self) -> bool:
-        """Run a full sync of each log, several at a time, so that the disk is not idle between them."""
+        """Run a full sync of each log, several at a time, so that the disk has no idle time between them."""
         logs = list(self._logs.values())
         with ThreadPoolExecutor(SYNCS_AT_CLOSE_MAX, thread_name_prefix="log-close") as pool:
             return all(list(pool.map(PartitionLog.sync_at_close, logs)))
@@ -569,9 +569,9 @@ class LogDirectory:
             self.on_failure(failure)
 
 
-FLUSH_BYTES_MAX: Final = 64 << 20  # most unsynced bytes of one log before a sync starts
+FLUSH_BYTES_MAX: Final = 64 << 20  # a log with so many unsynced bytes is synced
 FLUSH_AGE_MS_MAX: Final = 60_000
-# Most unsynced bytes of all logs, which bounds what a restart scans.
+# While all logs together have more unsynced bytes, logs are synced. This bounds what a restart has to scan.
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30
 FLUSHES_AT_ONCE_MAX: Final = 64
 LOGS_PER_STEP: Final = 500
@@ -580,11 +580,11 @@ LOGS_PER_STEP: Final = 500
 def due_flushes(
     unsynced: Sequence[tuple[int, PartitionLog]], *, now_ms: int, total_bytes_max: int
 ) -> list[PartitionLog]:
-    """Return logs that need a full sync, by unsynced bytes or age; at most FLUSHES_AT_ONCE_MAX.
+    """Return the logs that need a full sync, because of their unsynced bytes or their age; at most FLUSHES_AT_ONCE_MAX.
 
-    `unsynced` has pairs (number of unsynced bytes, log). The log with the most unsynced bytes is first in the result.
-    The caller should begin each sync (`begin_sync(full=True)`) only when it can run, because a running sync delays
-    the syncs for producers to topics with `durability=fsync`.
+    `unsynced` has pairs (number of unsynced bytes, log). In the result, the log with the most unsynced bytes is the
+    first. The caller should begin each sync (`begin_sync(full=True)`) only when a thread is free for it, because a
+    running sync delays the syncs for producers to topics with `durability=fsync`.
     """
     total_bytes = sum(unsynced_bytes for unsynced_bytes, _ in unsynced)
     due: list[PartitionLog] = []

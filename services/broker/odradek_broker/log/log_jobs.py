@@ -1,8 +1,8 @@
-"""Jobs: the parts of a log's operations that wait for the disk, to be run on a disk thread.
+"""Jobs: the parts of a log's operations that wait for the disk. They run on a disk thread.
 
-A `begin_*` method of `PartitionLog` makes a job on the event loop, with copies of all that it needs. `run`
-works on a disk thread, touches only files and never raises; its result, or the error that stopped
-it, stays in the job until `PartitionLog.finish` applies it on the event loop.
+A `begin_*` method of `PartitionLog` makes a job on the event loop, with copies of all the data that the job needs.
+`run` works on a disk thread, accesses only files and never raises. The job keeps its result, or the error that stopped
+it, until `PartitionLog.finish` applies the result on the event loop.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from odradek_protocol.records.errors import CorruptBatch
 
 @dataclass(slots=True, kw_only=True)
 class StorageJob:
-    """The parent of all jobs. The log's lock makes its jobs run one after the other. `is_current` is
-    false if the log was truncated or deleted after the job was made; then the job does nothing.
+    """The base class of all jobs. A lock of the log makes its jobs run one after the other. `is_current` returns False
+    if the log was truncated or deleted after the job was made; the job then does nothing.
     """
 
     storage: Storage
     directory: Path
     lock: threading.Lock
     is_current: Callable[[], bool]
-    error: Exception | None = None  # an OSError, or the exception of an internal error
+    error: Exception | None = None  # an OSError, or the exception that a bug raised
 
     def run(self) -> None:
-        """Run the job once, in any thread. An error is stored for `finish`."""
+        """Run the job once, in any thread. An exception is stored in `error`; `PartitionLog.finish` raises it."""
         try:
             with self.lock:
                 if self.is_current():
@@ -56,7 +56,7 @@ class StorageJob:
             self.error = error
         except CorruptBatch as error:
             self.error = DamagedContent(error)
-        except Exception as error:  # `finish` must not apply an incomplete result
+        except Exception as error:  # stored, because `finish` must not apply an incomplete result
             self.error = error
         finally:
             self.discard()
@@ -64,8 +64,8 @@ class StorageJob:
     def require_current(self) -> None:
         """Raise FileNotFoundError if the job is no longer current.
 
-        Call it after long steps and before files are changed by name: if the partition was deleted in between, its
-        directory may belong to a new topic of the same name.
+        A job calls this after long steps and before it changes files by name: if the partition was deleted in between,
+        its directory may belong to a new topic of the same name.
         """
         if not self.is_current():
             raise FileNotFoundError(
@@ -73,7 +73,7 @@ class StorageJob:
             )
 
     def discard(self) -> None:
-        """Close the files that the job holds open, even if the job never runs."""
+        """Close the files that the job holds open. `run` calls this; if the job never runs, its owner does."""
 
     def _work(self) -> None:
         raise NotImplementedError
@@ -84,23 +84,23 @@ Snapshot = tuple[Offset, dict[ProducerId, ProducerEntry]]
 
 @dataclass(slots=True, kw_only=True)
 class SyncJob(StorageJob):
-    """Makes everything below `end_offset` durable; a `full` sync also writes all that a restart needs.
+    """Makes everything below `end_offset` durable. A `full` sync also writes the files that a restart needs.
 
-    `files` are duplicates and belong to the job. `closed` are segments whose indexes were never
-    synced. New index entries of the `active` segment are written but not synced, except its aborted
-    transactions; recovery rebuilds them after a power loss. `refused` is the error (such as a full disk)
-    because of which the sync was not a full one.
+    `files` are duplicated handles that belong to the job. `closed` are segments whose indexes were never synced. New
+    index entries of the `active` segment are written but not synced, except those of aborted transactions, because
+    recovery rebuilds the others after a power loss. `refused` is the error (such as a full disk) because of which a
+    full sync became a plain one.
     """
 
     end_offset: Offset
     size_bytes: int
     files: list[File]
-    covered: list[tuple[Segment, int]]  # the segment and the size of each file
+    covered: list[tuple[Segment, int]]  # a segment of each file, and the size that the sync covers
     sync_directory: bool
     directory_changes: int  # the count of directory changes that this sync makes durable
-    is_new: bool  # whether the partition's own directory was never synced
+    is_new: bool  # whether the directory entry of the log was never synced
     full: bool = False
-    # Time of the oldest append that this sync makes durable, if it is a full one.
+    # The time of the oldest append that this sync makes durable, if it is a full sync.
     since_ms: int | None = None
     closed: list[Segment] = field(default_factory=list)
     active: Segment | None = None
@@ -148,10 +148,11 @@ class SyncJob(StorageJob):
 
 @dataclass(slots=True, kw_only=True)
 class TruncateJob(StorageJob):
-    """Truncates the log to `offset`: lower the recovery point on disk, truncate, sync, truncate epochs, sync.
+    """Truncates the log to `offset`. The order is: lower the recovery point on disk, truncate the file, sync, truncate
+    the epochs, sync.
 
-    The order makes a crash harmless: everything below the checkpointed recovery point exists, and epochs
-    past the end are removed when the log is opened.
+    With this order a crash does no harm: everything below the checkpointed recovery point exists, and epochs above the
+    log end are removed when the log is opened.
     """
 
     offset: Offset
@@ -176,7 +177,7 @@ class TruncateJob(StorageJob):
             if header is not None and header.base_offset < self.offset:
                 self.end_offset = Offset(
                     header.base_offset
-                )  # a batch is removed whole or not at all
+                )  # the batch that contains `offset` is removed whole
             self.lower_checkpoints(Offset(self.active.end_offset))
             self.require_current()
             forget_log_start(self.storage, self.directory, above=self.end_offset)
@@ -212,7 +213,7 @@ class TruncateJob(StorageJob):
 
 @dataclass(slots=True, kw_only=True)
 class ResetJob(StorageJob):
-    """Deletes all segments; the log is then empty and begins at `start_offset`."""
+    """Deletes all segments. Afterwards the log is empty and begins at `start_offset`."""
 
     start_offset: Offset
     segments: list[Segment]
@@ -224,7 +225,7 @@ class ResetJob(StorageJob):
 
     @property
     def end_offset(self) -> Offset:
-        """The log end offset after the reset; `TruncateJob` has a field of this name."""
+        """The log end offset after the reset. `TruncateJob` has a field with the same name."""
         return self.start_offset
 
     def _work(self) -> None:
@@ -253,10 +254,11 @@ def restore_producers(
     *,
     high_watermark: Offset,
 ) -> ProducerStates:
-    """Return the producers at the end of `segments`, from a snapshot and a replay of the batches after it.
+    """Return the producer states at the end of `segments`, from a snapshot and a replay of the batches after it.
 
-    The newest snapshot at or below the high watermark is used, because a snapshot does not say which
-    markers are not replicated yet."""
+    The snapshot is the newest one at or below the high watermark, because a snapshot does not contain which markers are
+    not replicated yet.
+    """
     start, states = Offset(segments[0].base_offset), ProducerStates()
     end = min(Offset(segments[-1].end_offset), high_watermark)
     snapshot = read_newest_snapshot(storage, directory, snapshots, offset_max=end)

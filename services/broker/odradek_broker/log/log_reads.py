@@ -1,8 +1,8 @@
-"""Reads of a range of a partition's log: planned on the event loop, run there or on a disk thread.
+"""Reads of a range of a partition's log. The event loop plans a read; the event loop or a disk thread runs it.
 
-Reads of the tail of the log, which is in memory, and of data in the page cache, which costs a copy, run at once; most
-reads are of these two kinds. A read that would wait for the disk runs on a disk thread. It opens its own file,
-because the segment may be closed, truncated or deleted during the read; the result is then empty.
+Most reads run at once on the event loop: reads of the tail of the log, which is in memory, and reads of bytes in the
+page cache. A read that would wait for the disk runs on a disk thread. Such a read opens the file by itself, because the
+segment may be closed, truncated or deleted during the read; the result is then empty.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from odradek_protocol.records.hashes import crc32c
 
 RECENT_BYTES_MAX: Final = 8 << 20
 PINNED_RATIO_MAX: Final = 32
-# A copy of so few bytes costs less than a view, which the garbage collector would look at.
+# Copying so few bytes costs less than the work of the garbage collector for a memoryview.
 COPIED_BYTES_MAX: Final = 1024
 
 
 class RecentAppend(Struct, eq=False, gc=False):
-    """The bytes of one append; `data` is None once they are no longer kept.
+    """The bytes of one append in memory. `data` is None after they were removed from memory.
 
-    The garbage collector does not look at it, since there may be tens of thousands. Its cycle with `tail` ends when it
-    is no longer kept.
+    The garbage collector does not track these objects, because there may be tens of thousands. Their reference cycle
+    with `tail` is broken when `data` becomes None.
     """
 
     base_offset: Offset
@@ -49,20 +49,19 @@ class RecentAppend(Struct, eq=False, gc=False):
 
 
 Tail: TypeAlias = dict[Offset, RecentAppend]
-"""The appends of a partition that are kept in memory, by base offset, oldest first. Each begins where the one before it
-ends.
+"""The appends of one partition that are kept in memory, by base offset, oldest first. Each begins at the end offset of
+the one before.
 """
 
 
 class RecentAppends:
-    """The last few MiB that were appended to a directory's partitions, kept in memory for readers of the tail.
+    """The last few MiB that were appended to the logs of one directory, kept in memory for readers of the tail.
 
-    Followers and most consumers read what was just written; giving them the same buffer costs no
-    system call and no copy. All partitions of a directory share one limit, and the oldest append of
-    all partitions is removed first.
+    Followers and most consumers read what was just written; passing them the same buffer costs no system call and no
+    copy. All partitions of a directory share one limit, and the oldest append of all partitions is removed first.
 
-    A memoryview keeps its whole request message alive, even if the rest of the message was refused. So a
-    small part of a large message is copied: the memory kept alive is at most 32 times the limit.
+    A memoryview keeps the whole request message in memory from which it was cut, even if the broker refused the other
+    parts of the message. So a small part of a large message is copied: the memory in use is at most 32 times the limit.
     """
 
     __slots__ = ("_bytes_max", "_forgotten", "_queue", "size_bytes")
@@ -70,18 +69,18 @@ class RecentAppends:
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._queue: deque[RecentAppend] = deque()
-        self._forgotten = 0  # upper bound of the number of queue entries without data
+        self._forgotten = 0  # an upper bound of the number of queue entries without data
         self.size_bytes = 0
 
     def keep(
         self, tail: Tail, base_offset: Offset, end_offset: Offset, batches: ByteBuffer
     ) -> None:
-        """Keep an append at the end of `tail`; older appends of any partition are removed for it. The buffer may not
+        """Keep an append at the end of `tail`, and remove older appends of any partition as needed. The buffer must not
         change afterwards.
         """
         size_bytes = len(batches)
         if size_bytes > self._bytes_max:
-            self.forget(tail)  # without this append the others would have a gap
+            self.forget(tail)  # without this append, the kept ones would have a gap
             return
         data = bytes(batches) if size_bytes <= COPIED_BYTES_MAX else _kept(batches)
         append = RecentAppend(base_offset, end_offset, data, tail)
@@ -96,21 +95,23 @@ class RecentAppends:
                 del oldest.tail[oldest.base_offset]
 
     def forget(self, tail: Tail) -> None:
-        """Remove all kept appends of one log, because the log was truncated or an append was not kept."""
+        """Remove all kept appends of one log, because the log was truncated or compacted, or an append was not kept."""
         for append in tail.values():
             assert append.data is not None, append.base_offset
             self.size_bytes -= len(append.data)
             append.data = None
         self._forgotten += len(tail)
         tail.clear()
-        # Rebuilding only when half of the entries are empty keeps the cost for each append constant.
+        # The queue is rebuilt only when half of its entries are empty, so the cost for each append is constant.
         if 2 * self._forgotten > len(self._queue):
             self._queue = deque(append for append in self._queue if append.data is not None)
             self._forgotten = 0
 
 
 def _kept(batches: ByteBuffer) -> bytes | memoryview:
-    """Return the same bytes as a buffer that cannot be changed, copied if they are a small part of their message."""
+    """Return the bytes as a read-only buffer. They are copied if they are only a small part of their
+    request message.
+    """
     if isinstance(batches, bytes):
         return batches
     data = memoryview(batches).toreadonly()
@@ -120,17 +121,17 @@ def _kept(batches: ByteBuffer) -> bytes | memoryview:
 
 
 SLICES_MAX: Final = 128
-# For fewer bytes, a read costs less than another descriptor.
+# For fewer bytes, reading costs less than duplicating a file descriptor for sendfile.
 FILE_SLICE_BYTES_MIN: Final = 32 * 1024
-PROBE_BYTES_MIN: Final = 16 * 1024  # the first batch may be longer than the requested size
+PROBE_BYTES_MIN: Final = 16 * 1024  # the first batch may be longer than `bytes_max`
 
 
 class OffsetOutOfRange(LookupError):
-    """The offset lies below the log start offset or above the log end offset."""
+    """The requested offset is below the log start offset or above the log end offset."""
 
 
 class DamagedBatch(CorruptBatch):
-    """A batch was read whose header is valid and whose CRC is wrong."""
+    """The header of a batch is valid, but its CRC is wrong. `offsets`: its first offset, and its last offset + 1."""
 
     def __init__(self, offsets: tuple[int, int], message: str) -> None:
         super().__init__(message)
@@ -142,9 +143,10 @@ class ReadResult(NamedTuple):
     the log during the read; in the second case the caller should read again.
 
     `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch; it may be below the
-    requested offset. `end_offset` is the exclusive end of the last batch, where the next read begins. Without slices
-    both are the requested offset, with one exception: if compaction left no batch from there to the end of the range,
-    `end_offset` is that end. A `file_slice`, if one was requested, contains all batches instead of `slices`.
+    requested offset. `end_offset` is the exclusive end of the last batch, where the next read begins. Without slices,
+    `start_offset` and `end_offset` are the requested offset, with one exception: if compaction left no batch between it
+    and the end of the range, `end_offset` is the end of the range. A `file_slice`, if the caller asked for one,
+    contains all batches instead of `slices`.
     """
 
     slices: Sequence[bytes | memoryview]
@@ -184,7 +186,7 @@ class ReadPlan:
     ) -> None:
         self._storage = storage
         self._health = health
-        self._segments = segments  # the segment that contains the start, and all later ones
+        self._segments = segments  # the segment that contains `start_offset`, and all later ones
         self._size_bytes = segments[0].size_bytes if segments else 0
         self._start_offset = start_offset
         self._bytes_max = bytes_max
@@ -206,7 +208,7 @@ class ReadPlan:
             return False  # the read itself will raise the error
 
     def run(self, *, as_file_slice: bool = False) -> ReadResult:
-        """Read the batches. With `as_file_slice` a hot, large enough result is only located, for sendfile.
+        """Read the batches. With `as_file_slice`, a large result of a hot read is a `file_slice` for sendfile.
 
         Raises StorageFailed when the disk fails, and LogDamaged for a damaged batch.
         """
@@ -225,7 +227,7 @@ class ReadPlan:
         return ReadResult((), self._start_offset, self._end_offset, 0)
 
     def _read_segment(self, segment: Segment) -> ReadResult | None:
-        """Read from one segment; None if it has no batch at or past the start offset."""
+        """Read from one segment; None if the segment has no batch at or past the start offset."""
         first = segment is self._segments[0]
         size_bytes = self._size_bytes if first else segment.size_bytes
         if self.is_hot and first:
@@ -233,7 +235,8 @@ class ReadPlan:
         try:
             file = self._storage.open(segment.path(Suffix.LOG))
             try:
-                if not segment.is_retired:  # otherwise the file may belong to its successor
+                # The file of a retired segment may be that of its successor.
+                if not segment.is_retired:
                     result = self._read_file(segment, file, size_bytes)
                     if result is not None or not segment.is_retired:
                         return result
@@ -250,7 +253,7 @@ class ReadPlan:
     def _read_file(self, segment: Segment, file: File, size_bytes: int) -> ReadResult | None:
         start, head = segment.locate(file, self._start_offset, size_bytes)
         if head is None:
-            # Compaction keeps a segment's last batch, so if none is found, a damaged length hides it.
+            # Compaction keeps a segment's last batch. So if no batch is found, a damaged length field hides it.
             if self._start_offset < min(segment.end_offset, self._end_offset):
                 raise CorruptBatch(
                     f"the segment has no batch with the offset {self._start_offset} or a later one"
@@ -296,10 +299,11 @@ def _check_crcs(data: bytes, length: int, start: int) -> None:
 def _last_whole_batch(
     segment: Segment, data: bytes, start: int, head: Header
 ) -> tuple[Header, int]:
-    """Return the header of the last complete batch in `data`, and where it ends there.
+    """Return the header of the last complete batch in `data`, and the position in `data` at which that batch ends.
 
-    `data` begins at position `start` of the segment with the complete batch `head`. The search begins
-    at the last index entry in the range; if the batch there is incomplete or invalid, at the entry before.
+    `data` begins at position `start` of the segment, with the complete batch `head`. The search begins at the last
+    index entry in the range; if the batch at that entry is incomplete or invalid, the search continues at the entry
+    before.
     """
     offsets = segment.offsets()
     floor = start + len(data)
@@ -327,7 +331,7 @@ def _last_whole_batch(
 def _last_batch_before(
     segment: Segment, file: File, start: int, stop: int, head: Header
 ) -> tuple[Header, int]:
-    """Do the same as `_last_whole_batch`, for the bytes of the file between the positions `start` and `stop`."""
+    """Return the same as `_last_whole_batch`, for the bytes of the file between the positions `start` and `stop`."""
     offsets = segment.offsets()
     floor = stop
     while floor > start:
@@ -348,9 +352,10 @@ def _last_batch_before(
 def end_before_damage(
     directory: Path, damage: tuple[int, int], start_offset: Offset, end_offset: Offset
 ) -> Offset:
-    """Return where a read has to end in a log with a damaged batch; `damage` has the batch's offsets.
+    """Return where a read must end in a log with a damaged batch. `damage` has the first offset of the batch and its
+    last offset + 1.
 
-    Raises LogDamaged if the read would begin in that batch.
+    Raises LogDamaged if the read would begin in the damaged batch.
     """
     first, after = damage
     if first <= start_offset < after:
@@ -365,7 +370,7 @@ def end_before_damage(
 def read_tail(
     tail: Tail, start_offset: Offset, bytes_max: int, end_offset: Offset
 ) -> ReadResult | None:
-    """Read from the appends kept in memory; None if they do not contain the requested range."""
+    """Read from the appends kept in memory; None if they do not contain the whole requested range."""
     append = tail.get(start_offset)
     slices: list[bytes | memoryview] = []
     size_bytes = 0
@@ -385,5 +390,5 @@ def read_tail(
 
 
 def _is_several(data: bytes | memoryview) -> bool:
-    """Return whether an append has more than one batch, so that a smaller read is possible."""
+    """Return whether an append has more than one batch, so that a reader with a small limit can get fewer batches."""
     return header_at(data, 0).size_bytes < len(data)

@@ -1,7 +1,7 @@
-"""Look-ups of records by timestamp, on a disk thread. No other look-up has to decode records.
+"""Look-ups of records by timestamp, on a disk thread. These are the only look-ups that decode records.
 
-A batch with a right CRC is as the producer sent it, and a broker does not decode it on append. So if its records
-cannot be decoded, the disk is not at fault, and the batch's header is used instead.
+A batch with a matching CRC is as the producer sent it, and a broker does not decode batches when it appends them. So if
+the records of such a batch cannot be decoded, the disk is not at fault, and the look-up uses the header of the batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOKS_MAX: Final = 10
 
 
 class TimestampOffset(NamedTuple):
-    """Timestamp and offset of a record, with the leader epoch of its batch."""
+    """The timestamp and the offset of a record, with the leader epoch of its batch."""
 
     timestamp_ms: int
     offset: Offset
@@ -39,7 +39,8 @@ def find_timestamp(
     timestamp_ms: int,
     log_start_offset: Offset,
 ) -> TimestampOffset | None:
-    """Return the first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`.
+    """Return the first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`; None if there
+    is none.
 
     Raises StorageFailed when the disk fails, and LogDamaged for a damaged batch.
     """
@@ -56,7 +57,9 @@ def find_greatest(
     segments: SegmentList,
     log_start_offset: Offset,
 ) -> TimestampOffset | None:
-    """Return the first record with the greatest timestamp of the log. Raises like `find_timestamp`."""
+    """Return the first record with the greatest timestamp of the log; None if there is no record. Raises like
+    `find_timestamp`.
+    """
 
     def find(now: Sequence[Segment]) -> TimestampOffset | None:
         kept = [s for s in now if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
@@ -79,10 +82,10 @@ def _look(
     segments: SegmentList,
     find: Callable[[Sequence[Segment]], TimestampOffset | None],
 ) -> TimestampOffset | None:
-    """Call `find`, and again if a segment expired or was compacted or deleted during the call.
+    """Call `find`, and call it again if a segment expired or was compacted or deleted during the call.
 
-    The segment's file name may then belong to another file or to none, which is not the disk's fault.
-    Returns None if several attempts fail, as they do once the partition is deleted.
+    The segment's file name may then belong to another file or to none, which is not the disk's fault. Return None after
+    several such calls, because then the partition was probably deleted.
     """
     for _ in range(_LOOKS_MAX):
         now = segments.all
@@ -125,7 +128,7 @@ def _scan(
 
 
 def _greatest_above(storage: Storage, segment: Segment, log_start_offset: int) -> int:
-    """Return the greatest timestamp at or past the log start; -1 if there is none."""
+    """Return the greatest timestamp of the segment's records at or past the log start; -1 if there is none."""
     greatest_ms = -1
     with _opened(storage, segment) as file:
         size_bytes = segment.size_bytes
@@ -155,8 +158,9 @@ def _opened(storage: Storage, segment: Segment) -> Iterator[File]:
 def _records(
     file: File, position: int, header: Header, log_start_offset: int
 ) -> Iterator[TimestampOffset]:
-    """Yield the records of a batch from the log start on. If they cannot be decoded, yield the batch's
-    greatest timestamp with its first offset."""
+    """Yield the records of a batch from the log start on. If the records cannot be decoded, yield the batch's greatest
+    timestamp with the batch's first offset.
+    """
     data = file.pread(header.size_bytes, position)
     epoch = LeaderEpoch(header.leader_epoch)
     whole = read_header(data)

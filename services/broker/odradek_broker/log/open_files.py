@@ -1,21 +1,21 @@
-"""The bounded number of descriptors that the logs of a storage keep between uses.
+"""The bounded number of file descriptors that the logs of one storage keep open between uses.
 
-Each log writes to its last segment, and readers use earlier ones. A segment opens its file at its first use and keeps
-the descriptor for the next one. With more partitions than the process may have files open, descriptors are closed to
-make room, and the file is opened again by its path at the next use.
+Each log writes to its last segment, and readers use earlier segments. A segment opens its file at the first use and
+keeps the descriptor for the next use. If there are more partitions than the process may have open files, descriptors
+are closed, and a file is opened again by its path at the next use.
 
-    clean    a sync covered all bytes of the file    the first to be closed, the one that was synced longest ago first
-    dirty    it has bytes that no sync covered       synced before it is closed
+    clean    a sync covered all bytes of the file    closed first; among the clean files, the one synced longest ago
+    dirty    the file has bytes that no sync covered  synced before it is closed
 
-A dirty file must not be closed. When the kernel fails to write its pages back, it marks them clean and reports the
-error to the descriptors that are open, or to a later one only while it keeps the inode in memory. A sync through a
-descriptor that was opened after that would succeed although bytes are lost. `Upkeep` syncs the oldest logs on a disk
-thread as soon as half of the files are dirty (`is_crowded`). If all of them are dirty nevertheless, one is synced on
-the event loop: a broker with so few descriptors writes at the speed of its disk, and loses nothing.
+A dirty file must not be closed without a sync. When the kernel fails to write its pages back, it marks them clean and
+reports the error to the descriptors that are open, or to a later one only while it keeps the inode in memory. A sync
+through a descriptor that was opened after that would succeed although bytes are lost. `Upkeep` syncs the oldest logs on
+a disk thread as soon as half of the files are dirty (`is_crowded`). If all of them are dirty nevertheless, one is
+synced on the event loop: a broker with so few descriptors writes at the speed of its disk, but loses nothing.
 
-A segment counts from the moment at which a log owns it. The event loop alone uses the descriptors of these segments:
-work on disk threads has descriptors of its own (`Segment.handle`). So none is closed while a thread reads or writes
-through it. The lock is for logs that are synced and closed on disk threads at the end of the process.
+The limit counts a segment from the moment at which a log owns it. Only the event loop uses the descriptors of these
+segments, because work on disk threads has descriptors of its own (`Segment.handle`). So no descriptor is closed while a
+thread reads or writes through it. The lock is needed at the end of the process, when disk threads sync and close logs.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ T = TypeVar("T")
 
 
 class Segment(Protocol):
-    """The attributes and methods of a segment that this cache uses."""
+    """The part of `segments.segment.Segment` that this cache uses."""
 
     size_bytes: int
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the file has bytes that were not synced."""
+        """Whether the file has bytes that are not synced."""
 
     def sync(self) -> None:
         """Sync the file in this thread. Raises OSError."""
 
     def close(self) -> None:
-        """Close the descriptor, and call `OpenFiles.closed`."""
+        """Close the file descriptor, and call `OpenFiles.closed`."""
 
 
 class OpenFiles:
-    """The segments that have an open descriptor. At most `files_max()` may keep theirs.
+    """The segments that have an open descriptor: at most `files_max()`.
 
     `on_sync_failed` is called with the error if the sync of a dirty file failed. It must take the data directory
     offline, because the error may concern another log than the one that needs the descriptor.
@@ -59,7 +59,7 @@ class OpenFiles:
         self.on_sync_failed: Callable[[OSError], object] | None = None
         self._files_max = files_max
         self._clean: dict[Segment, None] = {}
-        # Dirty segments, oldest first, with the file's size when it was opened or last examined.
+        # Dirty segments, oldest first. The value is the file's size when the segment was added or last passed over.
         self._dirty: dict[Segment, int] = {}
         self._newest: Segment | None = None
 
@@ -68,8 +68,8 @@ class OpenFiles:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many open files are dirty (not synced) that logs should be synced before they would otherwise be
-        due.
+        """Whether at least half of the files that may be open are dirty (unsynced), so that logs should be synced
+        earlier than their age and size require.
         """
         return len(self._dirty) * 2 > max(self._files_max(), 1)
 
@@ -81,7 +81,7 @@ class OpenFiles:
                 self._close_one()
 
     def open(self, opening: Callable[[], T]) -> T:
-        """Make room for one more descriptor and call `opening`. The caller then calls `opened`.
+        """Close files until one more may be opened, and call `opening`. The caller then calls `opened`.
 
         If the process has no descriptor left, clean files are closed, one after the other, and `opening` is called
         again. Raises OSError.
@@ -106,13 +106,13 @@ class OpenFiles:
             self._newest = segment
 
     def written(self, segment: Segment) -> None:
-        """Record that a clean segment is about to be written to."""
+        """Record that a clean segment is about to be written to, so that it is dirty from now on."""
         with self.lock:
             self._clean.pop(segment, None)
             self._dirty[segment] = segment.size_bytes
 
     def synced(self, segment: Segment) -> None:
-        """Record that a sync covered all bytes of a segment."""
+        """Record that a sync covered all bytes of a segment, so that it is clean from now on."""
         with self.lock:
             if self._dirty.pop(segment, None) is not None:
                 self._clean[segment] = None
@@ -124,7 +124,9 @@ class OpenFiles:
             self._dirty.pop(segment, None)
 
     def _close_one(self) -> None:
-        """Close the oldest clean file or, if none is clean, sync and close a dirty one. Raises OSError."""
+        """Close the clean file that was synced longest ago or, if no file is clean, sync and close a dirty one. Raises
+        OSError.
+        """
         if self._clean:
             next(iter(self._clean)).close()
             return
@@ -133,19 +135,19 @@ class OpenFiles:
             if segment.is_dirty:
                 segment.sync()
         except OSError as error:
-            # The kernel reports this error only once, so it must not be lost here.
+            # The kernel reports this error only once, so it must be passed on here.
             if self.on_sync_failed is not None:
                 self.on_sync_failed(error)
             raise
         segment.close()
 
     def _oldest_dirty(self) -> Segment:
-        """Return the dirty segment to close. A segment that was written to since it was last examined is
-        skipped once.
+        """Return the dirty segment to close: the oldest one that was not written to since it was added or last passed
+        over.
         """
         newest = self._newest
         if newest is not None and newest in self._dirty:
-            # The write for which it was opened does not count as another use.
+            # The write for which the newest segment was opened does not count as a later write.
             self._dirty[newest] = newest.size_bytes
         for _ in range(CHANCES_MAX):
             segment, size_bytes = next(iter(self._dirty.items()))

@@ -1,19 +1,19 @@
-"""One partition's log: its segments on disk, and its offsets, epochs and producers in memory.
+"""One partition's log: its segments on disk, and its offsets, leader epochs and producer states in memory.
 
     log start offset <= last stable offset <= high watermark <= log end offset
                                               durable end    <= log end offset
                                               recovery point <= durable end
 
-The owner (the partition's host, on the event loop) calls all methods; none of them takes a lock.
-An append is one write(2) into the page cache. An operation that may wait for the disk has three steps: a method
-`begin_*` decides on the event loop and returns a job, `job.run()` does the waiting on a disk thread, and
-`finish(job)` applies the result on the event loop.
+The owner (the partition's host, on the event loop) calls all methods, and no method takes a lock. An append is one
+write(2) into the page cache. An operation that may wait for the disk has three steps: a method `begin_*` decides on the
+event loop and returns a job, `job.run()` waits for the disk on a disk thread, and `finish(job)` applies the result on
+the event loop.
 
-Invariants: a batch is recorded in memory only after its bytes were written. Each segment begins where
-the previous one ends, even if compaction left gaps between batches, so that recovery detects bytes that
-a power loss took. The durable end moves only when a sync that began after those bytes were written has
-succeeded; the recovery point moves only when indexes, epochs and a producer snapshot up to it were
-written as well. After a failed write or sync every change raises StorageFailed.
+Invariants: a batch is recorded in memory only after its bytes were written. Each segment begins at the end offset of
+the previous one, even if compaction left gaps between batches, so that recovery detects bytes that were lost with the
+power. The durable end moves only when a sync that began after those bytes were written has succeeded; the recovery
+point moves only when indexes, epochs and a producer snapshot up to it were written as well. After a failed write or
+sync every change raises StorageFailed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from odradek_protocol.records.batch_header import LENGTH_PREFIX_BYTES, ByteBuffe
 
 
 class AppendInfo(Struct, frozen=True, gc=False):
-    """The result of one append; `end_offset` is the log end offset after it."""
+    """The result of one append. `end_offset` is the log end offset after the append."""
 
     base_offset: Offset
     end_offset: Offset
@@ -69,7 +69,7 @@ class AppendInfo(Struct, frozen=True, gc=False):
 
 
 class PartitionLog:
-    """One partition's log. Its owner may set `config` and `is_trusted`; all other attributes are to be read."""
+    """One partition's log. Its owner may set `config` and `is_trusted`, and only reads all other attributes."""
 
     __slots__ = (
         "_directory",
@@ -119,7 +119,7 @@ class PartitionLog:
     ) -> None:
         self._storage, self._health, self._recent = storage, health, recent
         self._tail: Tail = {}
-        self.damage: tuple[int, int] | None = None  # the offsets of a damaged batch
+        self.damage: tuple[int, int] | None = None  # first offset and last + 1 of a damaged batch
         self._segments = SegmentList(loaded.segments, storage.open_files)
         self.id = id_
         self._progress = SyncProgress(self._segments, loaded, self.id, due, is_new=is_new)
@@ -130,26 +130,25 @@ class PartitionLog:
         self.log_start_offset, self.high_watermark = loaded.log_start_offset, loaded.high_watermark
         self.log_end_offset = Offset(self._segments.active.end_offset)
         self._lower_checkpoints = lower_checkpoints
-        self._jobs_lock: threading.Lock | None = None  # only one job of this log runs at a time
-        self._generation = 0  # rises with each truncation: jobs begun before it are stale
+        self._jobs_lock: threading.Lock | None = None  # lets only one job of this log run at a time
+        self._generation = 0  # each truncation raises it, and older jobs are stale
         self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
-        """Upper bounds of recovery point and log start in checkpoints that are taken during a truncation."""
+        """Upper bounds of recovery point and log start in checkpoints that are written during a truncation."""
         self.config = config
-        self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted to here
+        self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below this
         self.is_intact = True  # false: a truncation failed half-way; the log must be reopened
         self.is_trusted = True  # false after an internal error: the next start trusts only files
 
     def append(self, batches: ByteBuffer, *, now_ms: int, retain: bool = True) -> AppendInfo:
         """Write complete, validated batches with their final offsets at the end of the log: write(2) without a sync.
 
-        Leaders and followers call it alike; a leader assigns offsets from `log_end_offset` and its epoch before.
-        Offsets rise from `log_end_offset` on (compaction leaves gaps), and epochs never fall. The buffer may not
-        change afterwards, because it is kept for readers of the tail unless `retain` is false. Rolls segments, and
-        records leader epochs, producers and transactions. After StorageFailed the append does not count; after
+        A leader sets the offsets, from `log_end_offset` on, and its epoch before the call; a follower passes the
+        batches as received. Offsets must rise (compaction leaves gaps), and epochs must not fall. The buffer must not
+        change afterwards, because readers of the tail get it, unless `retain` is false. The append may begin a new
+        segment, and records epochs, producers and transactions. After StorageFailed the append does not count. After
         StorageRefused the files are unchanged, too, if `is_intact`. Raises CorruptBatch, before any write, if a batch
-        is invalid.
-        """
+        is invalid."""
         self._health.check_room()
         assert not self._is_truncating, self.id
         headers, newest_ms = headers_of(batches, self.log_end_offset)
@@ -184,7 +183,7 @@ class PartitionLog:
         self.is_intact = True
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:
-        """Write the batches in runs, one write for each segment that they go into."""
+        """Write the batches in runs: one write for the batches that go into the same segment."""
         if len(headers) > 1:
             data = memoryview(data)
         run: list[Header] = []
@@ -223,7 +222,7 @@ class PartitionLog:
         self.log_end_offset = Offset(active.end_offset)
 
     def _roll(self) -> None:
-        """Close the active segment, which has batches, and begin the next. Raises OSError."""
+        """Close the active segment, which must not be empty, and begin the next one. Raises OSError."""
         old = self._segments.begin_next(self._storage, self.directory)
         self._progress.rolled(old, self.producers)
         self._segments.use(old, may_drop=self._progress.may_drop)
@@ -234,12 +233,12 @@ class PartitionLog:
             self.epochs.enter(epoch, self.log_end_offset)
 
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
-        """Return a job that makes all bytes up to the present log end durable.
+        """Return a job that makes all bytes up to the current log end durable.
 
-        Returns None if nothing is unsynced, or if a sync is running: the caller begins the next one after `finish`
-        (group commit without a timer). A `full` sync also writes indexes, epochs and a producer snapshot, and moves
-        the recovery point. If it is requested while a sync runs, the next sync is a full one.
-        """
+        Return None if nothing is unsynced, or if a sync is running; in the second case the caller begins the next sync
+        after `finish` (group commit without a timer). A `full` sync also writes indexes, epochs and a producer
+        snapshot, and moves the recovery point. If a full sync is requested while a sync runs, the next sync is a full
+        one."""
         self._health.check()
         progress = self._progress
         if progress.is_under_way or self._is_truncating:
@@ -269,13 +268,13 @@ class PartitionLog:
         return job
 
     def finish(self, job: StorageJob) -> None:
-        """Apply the result of a job that ran. If the job failed, raises its error and applies nothing."""
+        """Apply the result of a job that has run. If the job failed, this raises its error and changes nothing."""
         if isinstance(job, SyncJob):
             self._finish(job)
             return
         self._is_truncating = False
         self._finish(job)
-        # This comes last, because a thread may be collecting the offsets for a checkpoint.
+        # This must come last, because another thread may be collecting the offsets for a checkpoint.
         self.cut_limits = None
 
     def _finish(self, job: StorageJob) -> None:
@@ -290,10 +289,10 @@ class PartitionLog:
                 raise job.error
             if isinstance(job, SyncJob):
                 self._progress.was_refused(job)
-            self.is_intact &= is_sync  # it is unknown how far a failed truncation came
+            self.is_intact &= is_sync  # a failed truncation may be half done
             raise self._health.fail_to_write(f"syncing {self.directory}", job.error) from job.error
         if isinstance(job, SyncJob):
-            if job.refused is not None:  # this failed only for the indexes; the batches are durable
+            if job.refused is not None:  # only the indexes failed; the batches are durable
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.refused)
             if job.is_current():
                 self._progress.synced(job)
@@ -303,9 +302,9 @@ class PartitionLog:
             self._was_cut(job)
 
     def sync_at_close(self) -> bool:
-        """Run a full sync in this thread. A sync job that was begun and will never be finished is ignored.
-
-        Returns False if the disk is full, during a truncation, or after an internal error; the next start recovers."""
+        """Run a full sync in this thread; a sync job that was begun is ignored, and must not be finished. Return False
+        if the log is not completely synced, because the disk is full, the log is being truncated, or an internal error
+        occurred."""
         if self._is_truncating or not self.is_trusted:
             return False
         self._progress.is_under_way = False
@@ -315,7 +314,7 @@ class PartitionLog:
         return self.is_intact and (job is None or job.full)
 
     def _job_basics(self) -> dict[str, Any]:
-        """Return the fields that every job has. A job is current until the log is truncated or deleted."""
+        """Return the fields that every job has. A job is current until the log is truncated, reset or deleted."""
         generation = self._generation
         self._jobs_lock = self._jobs_lock or threading.Lock()
         return {
@@ -326,11 +325,10 @@ class PartitionLog:
         }
 
     def begin_truncate(self, offset: Offset) -> StorageJob:
-        """Return a job that truncates the log, its leader epochs and its producer state to `offset`, and syncs them.
+        """Return a job that truncates the log, its leader epochs and its producer states to `offset`, and syncs them.
 
-        No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating to the log
-        end offset removes epochs without data. An offset below the first segment is a reset.
-        """
+        No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating to the log end
+        offset removes only epochs without records. An `offset` below the first segment resets the log."""
         if offset < self._segments.first_offset:
             return self.begin_reset(offset)
         self._begin_cut(Offset(self._segments.since(offset)[0].base_offset), offset)
@@ -344,7 +342,7 @@ class PartitionLog:
         )
 
     def begin_reset(self, start_offset: Offset) -> StorageJob:
-        """Return a job that deletes all segments; the log is then empty and begins at `start_offset`."""
+        """Return a job that deletes all segments. Afterwards the log is empty and begins at `start_offset`."""
         self._begin_cut(Offset(0), start_offset)
         return ResetJob(
             **self._job_basics(),
@@ -361,11 +359,11 @@ class PartitionLog:
         self._generation += 1
 
     def truncate_to(self, offset: Offset) -> None:
-        """Truncate, waiting for the disk in this thread."""
+        """Truncate the log and wait for the disk in this thread."""
         self._run_here(self.begin_truncate(offset))
 
     def reset_to(self, start_offset: Offset) -> None:
-        """Reset, waiting for the disk in this thread."""
+        """Reset the log and wait for the disk in this thread."""
         self._run_here(self.begin_reset(start_offset))
 
     def _run_here(self, job: StorageJob) -> None:
@@ -391,20 +389,20 @@ class PartitionLog:
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
     def set_high_watermark(self, offset: Offset) -> None:
-        """Store the replica's high watermark, which limits retention and the last stable offset."""
+        """Store the replica's high watermark, which limits retention, compaction and the last stable offset."""
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
         self.high_watermark = offset
         self._progress.due.checkpoint = True
 
     def advance_log_start(self, offset: Offset) -> None:
-        """Raise the log start offset, at most to the log end (DeleteRecords, or a leader's response).
+        """Raise the log start offset, at most to the log end (DeleteRecords, or a leader's log start).
 
-        The change survives a kill, and after the next checkpoint a power loss, too. The next retention run deletes
-        the segments below it."""
+        The new offset survives a kill at once, and a power loss after the next checkpoint. The next retention run
+        deletes the segments below it."""
         if self._move_log_start(offset) and not self._is_truncating:
             try:
                 write_log_start(self._storage, self.directory, offset)
-            except OSError as error:  # if this fails, the next checkpoint stores the log start
+            except OSError as error:  # not needed: the next checkpoint also stores the log start
                 if error_class(error) is ErrorClass.DISK:
                     self._health.fail(f"writing {self.directory}", error)
 
@@ -419,10 +417,9 @@ class PartitionLog:
         return is_higher
 
     def apply_retention(self, *, now_ms: int) -> int:
-        """Remove segments from the log by age, size and log start offset; returns how many. Does not wait.
-
-        `now_ms` is wall-clock time, as in records. Files are only renamed: `take_retired` returns them for deletion.
-        """
+        """Remove segments from the log by age, size and log start offset; return their number. Does not wait for the
+        disk. `now_ms` is wall-clock time, as in records. The files are only renamed; `take_retired` returns them for
+        deletion."""
         self._health.check()
         if self._is_truncating:
             return 0
@@ -455,20 +452,20 @@ class PartitionLog:
         return count
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Return retired segments whose delete delay is over; the caller runs `remove_files` of each in the pool.
-        `now_ms` is a monotonic clock, the same one in all calls of this method."""
+        """Return removed segments that `file.delete.delay.ms` no longer protects. The caller runs `remove_files` of
+        each on a disk thread. `now_ms` is a monotonic clock, the same one in all calls of this method."""
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
-        """Return a compaction pass if one is due. The caller runs its slices on a disk thread, with
-        `install_compacted` after each, until it is done. Only one pass may run at a time."""
+        """Return a compaction pass if one is due, else None. The caller runs its slices on a disk thread, and calls
+        `install_compacted` after each slice, until the pass is done. Only one pass may run at a time."""
         if self._is_truncating or self._health.full is not None:
             return None
         with self._health.writing(f"looking for old segments of {self.directory}"):
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob) -> None:
-        """Swap in the compacted segments that a slice completed. Raises StorageFailed."""
+        """Replace old segments by the compacted ones that the last slice completed. Raises StorageFailed."""
         self._health.check()
         if job.error is not None:
             failure = self._health.fail_to_write(f"compacting {self.directory}", job.error)
@@ -483,18 +480,20 @@ class PartitionLog:
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
 
     def mark_damaged(self, reason: str) -> None:
-        """Make the next start verify all batches and truncate at the first wrong one (blocks). Raises OSError."""
+        """Make the next start verify all batches and truncate the log at the first wrong one (blocks).
+        Raises OSError.
+        """
         write_damage_mark(self._storage, self.directory, reason)
 
     def retire_all(self) -> None:
-        """End all writes, because the partition was deleted."""
+        """Stop all writes to the log, because the partition was deleted."""
         self._generation += 1
         self._is_truncating = True
         self._segments.close(for_good=True)
         self._recent.forget(self._tail)
 
     def close(self) -> None:
-        """Close all descriptors. The log may not be used afterwards."""
+        """Close all file descriptors. The log must not be used afterwards."""
         self._segments.close()
         self._recent.forget(self._tail)
 
@@ -507,12 +506,12 @@ class PartitionLog:
 
     @property
     def durable_end_offset(self) -> Offset:
-        """The offset below which everything is durable."""
+        """The offset below which every record is synced."""
         return self._progress.durable_end
 
     @property
     def recovery_point(self) -> Offset:
-        """The offset below which a restart need not scan the log."""
+        """The offset below which the next start need not scan the log."""
         return self._progress.recovery_point
 
     @property
@@ -522,13 +521,13 @@ class PartitionLog:
 
     @property
     def unsynced_since_ms(self) -> int | None:
-        """Time of the oldest append that no full sync covers; None if there is none."""
+        """The time (`now_ms`) of the oldest append that no full sync covers; None if there is none."""
         return self._progress.since_ms
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The first offset of the oldest transaction that is open or whose marker is not below the high watermark
-        yet; without one, the high watermark. Never below the log start."""
+        """The first offset of the oldest transaction that is open, or whose marker is not below the high watermark;
+        without such a transaction, the high watermark. It is never below the log start."""
         first = self.producers.first_unstable_offset(self.high_watermark)
         if first is None or first >= self.high_watermark:
             return self.high_watermark
@@ -536,13 +535,13 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> Offset:
-        """The end of the last batch, which a restart would take as the log end offset. The log end offset itself is
+        """The end of the last batch, which would be the log end offset after a restart. The log end offset itself is
         higher after a truncation to an offset in a gap that compaction left."""
         return Offset(self._segments.active.end_offset)
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments, without indexes."""
+        """The size of all segments, without indexes."""
         return self._segments.size_bytes
 
     @property
@@ -552,12 +551,11 @@ class PartitionLog:
     def plan_read(
         self, start_offset: Offset, *, bytes_max: int, end_offset: Offset, verify: bool = False
     ) -> ReadPlan:
-        """Plan to read complete batches, at least one, beginning with the one that contains `start_offset`.
+        """Plan to read complete batches, at least one, from the one that contains `start_offset` on.
 
-        No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must run at once. With
-        `verify`, batches from a file are read on a disk thread and their CRCs are checked; a wrong CRC raises
-        LogDamaged from the read. Raises OffsetOutOfRange.
-        """
+        No batch that ends above `end_offset` (exclusive) is read. The caller must run a plan that `is_hot` at once.
+        With `verify`, batches from a file are read on a disk thread and their CRCs are checked; a wrong CRC makes the
+        read raise LogDamaged. Raises OffsetOutOfRange."""
         if not self.log_start_offset <= start_offset <= self.log_end_offset:
             raise OffsetOutOfRange(
                 f"offset {start_offset} of {self} is not in"
@@ -577,21 +575,21 @@ class PartitionLog:
         return ReadPlan(self._storage, self._health, *arguments)
 
     def read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadResult:
-        """Plan a read and run it in this thread, even if it waits for the disk."""
+        """Plan a read and run it in this thread, even if the read waits for the disk."""
         return self.plan_read(start_offset, bytes_max=bytes_max, end_offset=end_offset).run()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """Return the first record whose timestamp is at least `timestamp_ms` (blocks). Raises StorageFailed."""
+        """Return the first record whose timestamp is at least `timestamp_ms`, or None. Blocks. Raises StorageFailed."""
         return find_timestamp(
             self._storage, self._health, self._segments, timestamp_ms, self.log_start_offset
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """Return the record with the greatest timestamp (may block). Raises StorageFailed."""
+        """Return the first record with the greatest timestamp, or None. May block. Raises StorageFailed."""
         return find_greatest(self._storage, self._health, self._segments, self.log_start_offset)
 
     def aborted_transactions(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Return aborted transactions that overlap [start_offset, end_offset), in the order of their markers."""
+        """Return the aborted transactions that overlap [start_offset, end_offset), in the order of their markers."""
         return self._segments.aborted_transactions(start_offset, end_offset)

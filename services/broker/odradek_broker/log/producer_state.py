@@ -1,30 +1,30 @@
 """The state of one partition's idempotent and transactional producers (KIP-98).
 
-For each producer id it has the epoch and the last five batches, because a client has at most five
-requests in flight and may retry any of them. A batch is
+For each producer id it has the epoch and the last five batches, because a client has at most five requests in flight
+and may retry any of them. A batch is
 
     new         it continues the last sequence, begins an epoch at 0, or the producer is unknown
-    duplicate   its sequences are those of a stored batch: the response has the stored offsets
+    duplicate   its sequences are those of a stored batch: the response has the offsets of the stored batch
     refused     it has an older epoch (a zombie), or any other sequence
 
-A batch older than the stored ones is refused, too, as in Kafka, and not treated as a duplicate
-(DUPLICATE_SEQUENCE_NUMBER, which clients take for success): a correct client never sends one, and the
-first known batch of a producer may have been its second one, whose predecessor was not written.
+A batch older than the stored ones is refused, too, as in Kafka. It is not treated as a duplicate
+(DUPLICATE_SEQUENCE_NUMBER, which clients treat as success): a correct client never sends one, and the first stored
+batch of a producer may have been its second batch, while the first one was not written.
 
 A transaction of a producer is
 
     ongoing        from its first transactional batch to its marker; read_committed stops before it
-    unreplicated   decided, but the marker is not below the high watermark yet
-    forgotten      afterwards, except that an abort stays in the transaction index
+    unreplicated   its marker is appended, but not below the high watermark yet
+    deleted        afterwards, except that an abort stays in the transaction index
 
-The state follows from the batch headers of the log (and the markers' records) alone, so leaders and
-followers rebuild it alike from a snapshot and a replay. Entries are never changed in place: a copy
-of the dictionary is a consistent snapshot that a thread may write to disk.
+The state follows only from the batch headers of the log and the records of markers, so leaders and followers build the
+same state from a snapshot and a replay. Entries are never changed in place: a copy of the dictionary is a consistent
+snapshot that a thread may write to disk.
 
-Invariant: ongoing transactions are in the order of their first offsets, because they are added as
-the log grows; the first one has the first undecided offset.
+Invariant: ongoing transactions are in the order of their first offsets, because they are added as the log grows; the
+first one has the first undecided offset.
 
-A snapshot `<offset>.snapshot` holds the producers at the time when `<offset>` was the log end offset:
+A snapshot `<offset>.snapshot` has the producers at the time when `<offset>` was the log end offset:
 
     int16   version, 1
     uint32  CRC32C of everything that follows
@@ -32,9 +32,9 @@ A snapshot `<offset>.snapshot` holds the producers at the time when `<offset>` w
             int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
             int64 timestamp, int32 coordinator epoch, int64 first offset of its transaction or -1
 
-Kafka's format keeps one batch of each producer. After a restart a client may retry an older one of its
-five batches, which Kafka can only refuse with an error. So the other batches follow at the end, which
-Kafka's reader ignores (its CRC covers them, too):
+Kafka's format has one batch of each producer. After a restart a client may retry one of the four batches before it, and
+Kafka can only refuse that batch with an error. So the other batches follow at the end, where Kafka's reader ignores
+them (the CRC covers them, too):
 
     4 bytes "ODRK", int32 number of batches, and for each:
             int64 id, int32 base sequence, int32 last sequence, int64 base offset,
@@ -62,15 +62,15 @@ from odradek_protocol.records.hashes import crc32c
 
 BATCHES_MAX: Final = 5
 PRODUCERS_MAX: Final = 10_000
-"""The most producers of one partition; each takes 450 bytes. If there are more, the one that has not appended for
-longest is forgotten.
+"""The maximum number of producers of one partition; each takes 450 bytes. If there are more, the producer whose last
+append is the oldest is deleted.
 """
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1
 
 
 class StoredBatch(NamedTuple):
-    """A batch in the log, with the offsets for the response to a duplicate of it."""
+    """A batch in the log, with the offsets for the response to a duplicate of the batch."""
 
     base_sequence: int
     last_sequence: int
@@ -80,8 +80,8 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer. `batches` are oldest first; `transaction_first_offset` is -1 if no transaction is
-    open.
+    """The state of one producer. `batches` are its last ones, oldest first. `transaction_first_offset` is -1 if the
+    producer has no open transaction.
     """
 
     epoch: ProducerEpoch
@@ -92,7 +92,9 @@ class ProducerEntry(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """The last transaction of a producer that a marker ended in this partition."""
+    """The last transaction of a producer that a marker ended in this partition. `data_epoch` is the producer epoch of
+    the transaction's batches, `marker_epoch` that of the marker.
+    """
 
     data_epoch: ProducerEpoch
     marker_epoch: ProducerEpoch
@@ -110,19 +112,19 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._ongoing: dict[ProducerId, Offset] = {}
-        # (first offset, offset of the marker).
+        # Pairs of a transaction's first offset and the offset of its marker.
         self._unreplicated: list[tuple[Offset, Offset]] = []
         # The time from which each producer has been idle, as of the last `expire`; None if it has appended since then.
         self._idle_since_ms: dict[ProducerId, int | None] = {}
-        # How the last transaction of each producer with an entry ended. It is kept in memory only, and serves only to
-        # detect a coordinator that decides twice.
+        # How the last transaction of each producer with an entry ended. This is kept only in memory, and only to detect
+        # a coordinator that decides one transaction in two ways.
         self._ended: dict[ProducerId, EndedTransaction] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def become(self, other: ProducerStates) -> None:
-        """Replace this state by that of `other`, which must not be used after that."""
+        """Replace this state by that of `other`, which must not be used afterwards."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -130,7 +132,7 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def entries(self) -> dict[ProducerId, ProducerEntry]:
-        """Return a copy, which later appends do not change."""
+        """Return a copy of the entries, which later appends do not change."""
         return self._entries.copy()
 
     def check(
@@ -141,12 +143,12 @@ class ProducerStates:
         last_sequence: int,
         is_transactional: bool = False,
     ) -> StoredBatch | ErrorCode:
-        """Check a client's batch before the append.
+        """Check a client's batch before it is appended.
 
-        ErrorCode.NONE means that it may be appended. A StoredBatch means that it is a duplicate; the
-        response has these offsets, once the high watermark has passed them. With any other error
-        (INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER; INVALID_TXN_STATE for a batch outside of its
-        producer's open transaction) it may not be appended.
+        ErrorCode.NONE: the batch may be appended. A StoredBatch: the batch is a duplicate of it, and the response has
+        the offsets of the stored batch, once the high watermark has passed them. Any other error refuses the batch:
+        INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or INVALID_TXN_STATE for a batch outside of its producer's
+        open transaction.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -176,8 +178,10 @@ class ProducerStates:
         *,
         is_transactional: bool,
     ) -> None:
-        """Record a data batch that was appended. It is not checked, because it is in the log already."""
-        # Moves the entry to the end, because entries are in the order of their last appends.
+        """Record a data batch that was appended. Its sequences are not checked, because the batch is in the log
+        already.
+        """
+        # Removing and adding the entry moves it to the end, because entries are in the order of their last appends.
         entry = self._entries.pop(producer_id, None)
         first_offset = -1
         if entry is None:
@@ -199,7 +203,7 @@ class ProducerStates:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Forget the producer that has not appended for longest and has no open transaction."""
+        """Delete the producer whose last append is the oldest, among those without an open transaction."""
         oldest = next((p for p in self._entries if p not in self._ongoing), None)
         if oldest is not None:
             del self._entries[oldest]
@@ -216,9 +220,10 @@ class ProducerStates:
         offset: Offset,
         timestamp_ms: int,
     ) -> AbortedTransaction | None:
-        """Record a commit or abort marker that was appended; return the entry for the transaction index.
+        """Record a commit or abort marker that was appended. Return the entry for the transaction index if the marker
+        aborts a transaction, else None.
 
-        A marker without a transaction (its data was deleted, or there was none) only changes epochs.
+        A marker without a transaction (the transaction's batches were deleted, or there were none) only changes epochs.
         """
         entry = self._entries.get(producer_id)
         batches = entry.batches if entry is not None and entry.epoch == epoch else ()
@@ -248,7 +253,7 @@ class ProducerStates:
         return AbortedTransaction(producer_id, first_offset, offset, stable)
 
     def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
-        """Return the offset at which read_committed readers have to stop; None if there is none."""
+        """Return the offset at which read_committed readers must stop; None if no transaction limits them."""
         unreplicated = self._unreplicated
         if unreplicated and unreplicated[0][1] < high_watermark:
             count = next(
@@ -270,7 +275,9 @@ class ProducerStates:
 
     @property
     def may_hold_back(self) -> bool:
-        """Whether an open transaction may keep the last stable offset below the high watermark."""
+        """Whether an open transaction, or one whose marker is unreplicated, may keep the last stable offset below the
+        high watermark.
+        """
         return bool(self._ongoing or self._unreplicated)
 
     def ongoing(self) -> dict[ProducerId, Offset]:
@@ -278,13 +285,12 @@ class ProducerStates:
         return self._ongoing.copy()
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
-        """Forget producers that were idle for `idle_ms_max` (`producer.id.expiration.ms`); return how many.
+        """Delete producers that have been idle for `idle_ms_max` (`producer.id.expiration.ms`); return their number.
 
-        A producer's idle time begins with the first call that finds no new append of it. `now_ms` is a
-        monotonic clock. Kafka compares the wall clock with the timestamps of a producer's records. By
-        that rule a wall clock that is set forward, or a producer that loads last year's records, would
-        expire live producers, and their retries would be appended twice. A producer in the middle of a
-        transaction is never forgotten.
+        A producer's idle time begins with the first call that finds no new append of the producer. `now_ms` is a
+        monotonic clock. Kafka compares the wall clock with the timestamps of a producer's records instead. By that
+        rule, a wall clock that is set forward, or a producer that loads last year's records, would expire live
+        producers, and their retries would be appended twice. A producer with an open transaction is never deleted.
         """
         since_ms: dict[ProducerId, int | None] = {}
         expired: list[ProducerId] = []
@@ -304,7 +310,7 @@ class ProducerStates:
 
     @classmethod
     def from_entries(cls, entries: dict[ProducerId, ProducerEntry]) -> ProducerStates:
-        """Restore the state from a snapshot, which does not contain the unreplicated transactions."""
+        """Restore the state from the entries of a snapshot, which does not contain the unreplicated transactions."""
         states = cls()
         states._entries = dict(entries)
         ongoing = [
@@ -326,7 +332,7 @@ _VERSION: Final = 1
 
 
 class CorruptSnapshot(ValueError):
-    """The bytes are not a valid snapshot; use an older snapshot, or replay from the log's start."""
+    """The bytes are not a valid snapshot. The remedy is an older snapshot, or a replay from the log's start."""
 
 
 def encode_snapshot(entries: dict[ProducerId, ProducerEntry]) -> bytes:
@@ -411,9 +417,10 @@ def _decode_older(data: bytes, position: int) -> dict[int, tuple[StoredBatch, ..
 def fold_batch(
     states: ProducerStates, header: Header, batch: Callable[[], ByteBuffer]
 ) -> AbortedTransaction | None:
-    """Apply a batch with a producer id to the state. `batch` returns its bytes, and is called for markers only.
+    """Apply a batch with a producer id to the state. `batch` returns the bytes of the batch, and is called for markers
+    only.
 
-    Returns the entry for the transaction index if the batch is an abort marker.
+    Return the entry for the transaction index if the batch is an abort marker of a transaction, else None.
     """
     producer_id = ProducerId(header.producer_id)
     epoch = ProducerEpoch(header.producer_epoch)
@@ -429,7 +436,7 @@ def fold_batch(
         )
         states.note_batch(producer_id, epoch, stored, is_transactional=header.is_transactional)
         return None
-    if header.record_count == 0:  # compaction removed the marker when it was no longer needed
+    if header.record_count == 0:  # compaction has removed the marker's record
         return None
     control = read_control(batch(), check_crc=False)
     if control.type not in (ControlType.COMMIT, ControlType.ABORT):
@@ -457,7 +464,7 @@ def replay(
     from_offset: Offset,
     on_aborted: Callable[[Segment, AbortedTransaction], None] | None = None,
 ) -> None:
-    """Add all batches at or past `from_offset` to the state, header by header (blocks)."""
+    """Apply all batches at or past `from_offset` to the state, header by header (blocks)."""
     for segment in segments:
         if segment.end_offset <= from_offset or segment.size_bytes == 0:
             continue

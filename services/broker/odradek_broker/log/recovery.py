@@ -1,19 +1,19 @@
 """Recovery of a partition's directory at start, after any kind of stop.
 
     1  leftover files are deleted; a compaction that had finished its new segment is completed
-    2  segments below the recovery point: their indexes are checked and rebuilt if necessary
+    2  segments below the recovery point: their indexes are checked, and rebuilt if necessary
     3  segments past it: every batch is read and its CRC checked; the log ends before the first
        incomplete batch or hole between two segments, and everything behind is deleted
-    4  epochs: the checkpoint up to the recovery point, the batch headers past it
-    5  producers: the newest snapshot at or below the recovery point, and a replay of headers
+    4  epochs: from the checkpoint up to the recovery point, from batch headers past it
+    5  producers: from the newest snapshot at or below the recovery point, and a replay of headers
 
-Below the recovery point only a few headers of each segment are read. If these are invalid or do not follow one another,
-the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides what is
-trusted: after a clean stop everything counts as below the recovery point; after a power loss the index files of the
-segment that was active are rebuilt.
+Below the recovery point, only a few headers of each segment are read. If these are invalid or do not follow one
+another, the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides
+what is trusted: after a clean stop the whole log counts as below the recovery point; after a power loss the index files
+of the segment that was active are rebuilt.
 
-A log that ends below its checkpointed high watermark or recovery point has lost bytes that were durable:
-`lost_bytes` makes the broker report the partition as after a power loss.
+A log that ends below its checkpointed high watermark or recovery point has lost bytes that were durable: then
+`lost_bytes` is set, and the broker reports the partition to the controller as after a power loss.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from odradek_protocol.records.errors import CorruptBatch
 
 
 class LoadedLog(NamedTuple):
-    """The result of a recovery, with which a `PartitionLog` begins."""
+    """The result of a recovery, from which a `PartitionLog` is made."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
@@ -59,20 +59,21 @@ class LoadedLog(NamedTuple):
     log_start_offset: Offset
     high_watermark: Offset
     recovery_point: Offset
-    recovery_position: int  # position in the last segment
+    recovery_position: int  # the position of the recovery point in the last segment
 
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """Recovers the log of one partition, from the offsets in the checkpoint files. An offset is None if its file has no
+    """Recovers the log of one partition. Its input are the offsets from the checkpoint files; None if a file has no
     entry of the partition.
     """
 
     storage: Storage
     directory: Path
     names: list[str] | None = None
-    """The names of the directory's files, if the caller has just listed them. A start with thousands of logs mostly
-    waits for such system calls, so recovery opens no file that the list lacks."""
+    """The names of the directory's files, if the caller has listed them already. At a start with thousands of logs,
+    system calls take most of the time, so recovery opens no file that is not in this list.
+    """
     recovery_point: Offset | None
     high_watermark: Offset | None
     log_start_offset: Offset | None
@@ -82,12 +83,12 @@ class Recovery:
     cut_bytes: int = 0
     lost_bytes: bool = False
     damage: str = ""
-    """A description of the damage, for operators; "" if there was none."""
+    """A description of the damage, for operators; "" if there is none."""
     dropped: list[str] = field(default_factory=list)
-    """One sentence for each damaged file that was deleted because the log does not need it."""
+    """One sentence about each damaged file that was deleted because the log does not need it."""
     _is_trusting: bool = True
     _segments: list[Segment] = field(default_factory=list)
-    # (leader epoch, its first offset).
+    # Pairs of a leader epoch and its first offset, from the batches that were scanned.
     _scanned: list[tuple[int, int]] = field(default_factory=list)
     _scan_start: int = 0
     _reindexed: list[Segment] = field(default_factory=list)
@@ -106,7 +107,7 @@ class Recovery:
             return self._run()
 
     def _run(self) -> LoadedLog:
-        listed, self.names = self.names, None  # a second run lists them again
+        listed, self.names = self.names, None  # a second run lists the files again
         if listed is None:
             listed = self.storage.names(self.directory)
         swaps = complete_swaps(self.storage, self.directory, listed)
@@ -126,8 +127,8 @@ class Recovery:
         start = self._log_start(has_file=has_log_start)
         active = self._segments[-1]
         end = Offset(active.end_offset)
-        # Without this, a log start above the log end would hide, at the next start, records that are appended below
-        # it.
+        # Delete a stored log start above the log end. Otherwise the next start would hide records that are appended
+        # below it until then.
         if has_log_start:
             forget_log_start(self.storage, self.directory, above=end)
         durable = max(self.high_watermark or 0, self.recovery_point or 0)
@@ -173,7 +174,7 @@ class Recovery:
             segment.found(names)
             size_bytes = self.storage.size_bytes(segment.path(Suffix.LOG))
             if self.is_power_loss and (is_last or bases[number + 1] >= trusted):
-                # These indexes were never synced. They are rebuilt.
+                # These index files were never synced, so they are rebuilt.
                 for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):
                     if file_name(base_offset, suffix) in names:
                         self.storage.remove(segment.path(suffix))
@@ -209,7 +210,9 @@ class Recovery:
     def _open_segment(
         self, segment: Segment, size_bytes: int, trusted: int, *, is_last: bool
     ) -> bool:
-        """Open one segment. Returns False if the log must end in it, because the bytes after its end are damaged."""
+        """Open one segment. Return False if the log must end in this segment, because bytes after the end of the
+        segment are damaged.
+        """
         whole_bytes = segment.complete(size_bytes)
         if whole_bytes < size_bytes and segment.end_offset < trusted:
             raise CorruptBatch(
@@ -227,7 +230,7 @@ class Recovery:
         return True
 
     def _is_torn(self, segment: Segment, size_bytes: int) -> bool:
-        """Return whether the bytes after the segment's end are one batch that was not written completely."""
+        """Return whether the bytes after the segment's end are one batch that was written only in part."""
         prefix = segment.file().pread(LENGTH_PREFIX_BYTES, segment.size_bytes)
         if len(prefix) < LENGTH_PREFIX_BYTES:
             return True
@@ -235,18 +238,17 @@ class Recovery:
         return segment.size_bytes + LENGTH_PREFIX_BYTES + batch_length > size_bytes
 
     def _note_damage(self, segment: Segment) -> None:
-        """Record that the disk damaged the segment, unless a power loss explains it.
+        """Record that the disk has damaged the segment, unless a power loss explains the damage.
 
-        A killed process leaves complete writes and at most one torn write at the end. Anything else is
-        damage by the disk. After a power loss any unsynced page may be missing, which the restart class
-        already says.
+        A killed process leaves complete writes, and at most one incomplete write at the end. Anything else is damage by
+        the disk. After a power loss any unsynced page may be missing, which the restart class reports already.
         """
         if not self.is_power_loss:
             path = segment.path(Suffix.LOG)
             self.damage = f"{path} is damaged at byte {segment.size_bytes}"
 
     def _scan(self, segment: Segment, size_bytes: int, trusted: int) -> None:
-        """Read all batches from the offset `trusted` on; the segment ends before the first invalid one."""
+        """Read all batches from the offset `trusted` on. The segment ends before the first invalid batch."""
         file = segment.file()
         whole_bytes = segment.size_bytes
         position, header = segment.locate(file, trusted, whole_bytes)
@@ -278,11 +280,11 @@ class Recovery:
         return Offset(min(max(first, self.log_start_offset or 0, written), end))
 
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
-        """Return the log start offset according to the leader epoch checkpoint.
+        """Return the log start offset, corrected with the leader epoch checkpoint.
 
-        The log start may have risen after the log start checkpoint and before the epoch checkpoint was written. In
-        that case the first epoch begins past the first batch that the log start checkpoint includes, perhaps at the
-        log end. If there is no batch before the first epoch, the epochs say nothing about the log start.
+        The log start may have risen after the log start checkpoint and before the epoch checkpoint was written. The
+        first epoch then begins above the first batch at or past `start`, perhaps at the log end. If no batch is before
+        the first epoch, the epochs say nothing about the log start.
         """
         entries = epochs.entries()
         segment = next(s for s in reversed(self._segments) if s.base_offset <= start)
@@ -294,7 +296,9 @@ class Recovery:
         return start
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Write a segment's indexes. On a full disk they stay in memory until a later full sync."""
+        """Write a segment's indexes to their files. If the disk is full, they stay in memory until a later
+        full sync.
+        """
         try:
             segment.write_indexes(sync=False)
         except OSError as error:
@@ -313,7 +317,9 @@ class Recovery:
         return epochs
 
     def _epochs_from_headers(self) -> list[tuple[int, int]]:
-        """Return all epochs without reading every header: epochs rise, so a binary search finds the changes."""
+        """Return all epochs without reading every header: because epochs rise, a binary search finds where
+        they change.
+        """
         epochs: list[tuple[int, int]] = []
         for segment in self._segments:
             if not segment.size_bytes:
@@ -334,9 +340,10 @@ class Recovery:
         heads: dict[int, Header | None],
         epochs: list[tuple[int, int]],
     ) -> None:
-        """Add the epochs that begin between the index entries `low` and `high` to `epochs`.
+        """Append to `epochs` the epochs that begin between the index entries `low` and `high`.
 
-        `heads` caches the header at each index entry."""
+        `heads` caches the header at each index entry.
+        """
 
         def head(number: int) -> Header | None:
             if number not in heads:
@@ -369,8 +376,8 @@ class Recovery:
         for offset in [o for o in offsets if o > trusted]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         kept = [o for o in offsets if o <= trusted]
-        # The snapshot must be from below the high watermark, because it does not say which markers are not replicated
-        # yet.
+        # The snapshot must not be from above the high watermark, because it does not contain which markers are not
+        # replicated yet.
         bound = trusted if self.high_watermark is None else min(trusted, self.high_watermark)
         snapshot = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)
         start, states = Offset(self._segments[0].base_offset), ProducerStates()
@@ -390,10 +397,12 @@ class Recovery:
     def _check_transaction_index(
         self, segment: Segment, snapshots: list[Offset], trusted: Offset, *, is_doubtful: bool
     ) -> None:
-        """Truncate a segment's transaction index to `trusted`, rebuilding it if it is damaged or doubtful.
+        """Remove the entries at or past `trusted` from a segment's transaction index. Rebuild the index first if it is
+        damaged or `is_doubtful`: the power was lost while the segment was active.
 
-        It is doubtful if the power was lost while the segment was active. It is rebuilt from the newest
-        producer snapshot at or below the segment's begin, and a replay of the batches from there."""
+        The rebuild takes the newest producer snapshot at or below the segment's base offset, and replays the batches
+        from there.
+        """
         try:
             if is_doubtful:
                 raise CorruptIndex("the index may be incomplete, because the power was lost")

@@ -1,7 +1,7 @@
-"""The interface between the log and the disk: every byte that the log reads or writes passes through here.
+"""The interface between the log and the disk: the log reads and writes every byte through it.
 
-`DiskStorage` calls the operating system. Tests replace it by a storage that fails a chosen call, writes
-less than it was given, or keeps files in memory and discards unsynced data at a simulated power loss.
+`DiskStorage` calls the operating system. Tests replace it by a storage that fails a chosen call, writes fewer bytes
+than it was given, or keeps files in memory and discards unsynced bytes at a simulated power loss.
 
 All methods raise plain `OSError`. `error_class` says what such an error means:
 
@@ -10,19 +10,17 @@ All methods raise plain `OSError`. `error_class` says what such an error means:
     PROCESS   this call, or this process, is at fault    the call is refused; nothing else changes
     CONTENT   the bytes are not those that were written  only this partition is damaged
 
-A data directory that goes offline takes every replica in it offline, so only a disk error may do that.
-A shortage of descriptors or memory is temporary, and a name that is too long concerns only the one file
-of that name. An error without an errno, and any error of a sync, counts as a disk error, because it is
-unknown which bytes are on disk. After a failed fdatasync the kernel may have dropped the dirty pages
-and marked them clean, so a second fdatasync that succeeds proves nothing. That is why any error of a
-sync becomes EIO here.
+A data directory that goes offline takes every replica in it offline, so only a disk error may do that. A shortage of
+descriptors or memory is temporary, and a name that is too long concerns only the file of that name. An error without an
+errno, and any error of a sync, counts as a disk error, because it is unknown which bytes are on disk. After a failed
+fdatasync the kernel may have dropped the dirty pages and marked them clean, so a second fdatasync that succeeds proves
+nothing. Therefore any error of a sync is turned into EIO here.
 
-The log turns the first DISK error into `StorageFailed`. After that it acknowledges no write to the
-directory until the process restarts (rule R11). A full disk has not failed: a write that finds no space does
-not affect earlier writes. The error becomes `StorageFull`, the caller undoes what reached the file, and
-the directory accepts no writes until space is free again (`DirectoryHealth.has_room_again`). A PROCESS
-error becomes `StorageRefused`: the caller undoes what reached the file, and no other partition is
-affected.
+The log turns the first DISK error into `StorageFailed`. After that it acknowledges no write to the directory until the
+process restarts (rule R11). A full disk is no failure: a write that finds no space does not affect earlier writes. The
+error becomes `StorageFull`, the caller removes the bytes that reached the file, and the directory accepts no writes
+until space is free again (`DirectoryHealth.has_room_again`). A PROCESS error becomes `StorageRefused`: the caller
+removes the bytes that reached the file, and no other partition is affected.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from odradek_runtime.open_files import DescriptorReserve, has_room_for_partition
 
 
 class ErrorClass(Enum):
-    """The cause of an OSError, which determines whether a call, a log or the whole directory is affected."""
+    """The cause of an OSError. It determines whether the error affects one call, one log or the whole directory."""
 
     DISK = "disk"
     FULL = "full"
@@ -52,8 +50,8 @@ class ErrorClass(Enum):
 
 
 class DamagedContent(OSError):
-    """A file does not contain the batches that were written. `offsets` are those of the damaged batch, if they are
-    known.
+    """A file does not contain the batches that were written to it. `offsets`: the first offset of the damaged batch,
+    and its last offset + 1; None if they are unknown.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -61,7 +59,7 @@ class DamagedContent(OSError):
         self.offsets: tuple[int, int] | None = getattr(error, "offsets", None)
 
 
-# EFBIG means that files may not grow further (`ulimit -f`). As with a full disk, another broker should lead.
+# EFBIG means that files may not grow further (`ulimit -f`). As with a full disk, another broker should be the leader.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 OF_THE_DISK: Final = frozenset(
     {
@@ -105,7 +103,7 @@ _WAYS_OUT: Final = {
 
 
 def _described(what: str, error: OSError) -> str:
-    """Return a text that says what failed, why, and what an operator can do about it, if anything."""
+    """Return a text with the operation that failed, the cause, and, if there is a remedy, what an operator can do."""
     text = f"{what}: {error.strerror or error}"
     way_out = _WAYS_OUT.get(error.errno or 0)
     return f"{text}; {way_out}" if way_out is not None else text
@@ -119,22 +117,23 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 class StorageFailed(Exception):
     """A write, sync or rename failed: the directory is offline until the process restarts.
 
-    The operation is never retried. The message names the directory, the operation and the operating
-    system's error. An operator has to repair or replace the disk, then restart the process.
+    The operation is never retried. The message names the directory, the operation and the operating system's error. An
+    operator has to repair or replace the disk, then restart the process.
     """
 
 
 class StorageRefused(StorageFailed):
-    """One call failed for a reason other than the disk. It had no effect, and nothing else is lost.
+    """One call failed, but the disk is not at fault. The call had no effect, and no other data is lost.
 
     The directory stays online; the call may be retried.
     """
 
 
 class LogDamaged(StorageRefused):
-    """One log contains bytes that were not written to it. `offsets`: the damaged batch (end exclusive), if known.
+    """One log contains bytes that were not written to it. `offsets`: the first offset of the damaged batch, and its
+    last offset + 1; None if they are unknown.
 
-    The message names file and position. The remedy is to copy the log from another replica.
+    The message names the file and the position. The remedy is to copy the log from another replica.
     """
 
     def __init__(self, message: str, offsets: tuple[int, int] | None) -> None:
@@ -143,7 +142,7 @@ class LogDamaged(StorageRefused):
 
 
 class StorageFull(StorageRefused):
-    """The disk had no space for a write. The write had no effect, and nothing else is lost.
+    """The disk had no space for a write. The write had no effect, and no other data is lost.
 
     The directory is read-only until an operator or retention frees space.
     """
@@ -153,13 +152,17 @@ class File(Protocol):
     """One open file. Positions and sizes are in bytes. Methods may block and cannot be cancelled."""
 
     def pwrite(self, data: ByteBuffer, position: int) -> int:
-        """Write at `position`. Return how many bytes were written, which may be fewer than `data` has."""
+        """Write at `position`. Return the number of bytes that were written; it may be less than the length
+        of `data`.
+        """
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Read at `position`. Fewer bytes are returned only at the end of the file."""
 
     def send_to(self, socket_fd: int, position: int, size_bytes: int) -> int:
-        """Copy to a socket with sendfile(2). Return the bytes sent; raise BlockingIOError if none could be."""
+        """Copy to a socket with sendfile(2). Return the bytes sent; raise BlockingIOError if the socket
+        accepts none.
+        """
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
         """Return whether this range is probably in the page cache, so that a read does not wait for the disk."""
@@ -175,12 +178,10 @@ class File(Protocol):
     def size_bytes(self) -> int: ...
 
     def inode(self) -> int:
-        """Return the number by which the file system knows the file; a copy of it has another one."""
+        """Return the inode number of the file. A copy of the file has another inode number."""
 
     def duplicate(self) -> File:
-        """Return a second handle for use in a thread, which its user has to close. It stays open when this handle is
-        closed.
-        """
+        """Return a second handle for use in a thread, which must close it. Closing this handle does not close it."""
 
     def close(self) -> None: ...
 
@@ -188,7 +189,7 @@ class File(Protocol):
 class Storage(Protocol):
     """The file system operations that a log needs."""
 
-    open_files: OpenFiles  # the descriptors that its logs keep between uses
+    open_files: OpenFiles  # the descriptors that the logs keep open between uses
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and writing; with `create`, create the file if it does not exist."""
@@ -206,7 +207,9 @@ class Storage(Protocol):
         """Return when a file's content last changed, in ms since the epoch."""
 
     def set_modified_ms(self, path: Path, modified_ms: int) -> None:
-        """Give a copy the modification time of its source. It is durable after the file's next sync."""
+        """Set the modification time of a file, for a copy that must have the time of its source. The time is durable
+        after the file's next sync.
+        """
 
     def make_directory(self, path: Path) -> None:
         """Create one directory; no error if it exists."""
@@ -226,16 +229,20 @@ class Storage(Protocol):
         """Return the free space that an unprivileged process may use."""
 
     def lock(self, path: Path) -> File:
-        """Create a file if needed and lock it until it is closed; BlockingIOError if another process holds it."""
+        """Lock a file, which is created if necessary, until the handle is closed. Raises BlockingIOError if another
+        process has locked it.
+        """
 
     def process_id(self) -> int: ...
 
     def require_room_for_partition(self) -> None:
-        """Raise OSError EMFILE if a new partition would leave too few descriptors for other uses."""
+        """Raise OSError EMFILE if the descriptors of a new partition would leave too few for connections and other
+        uses.
+        """
 
 
 class DiskFile:
-    """A file of the operating system."""
+    """An open file of the operating system."""
 
     __slots__ = ("_fd",)
 
@@ -290,7 +297,7 @@ class DiskFile:
 
 
 class DiskStorage:
-    """The operating system's file system."""
+    """The file system of the operating system."""
 
     __slots__ = ("open_files",)
 
@@ -304,7 +311,8 @@ class DiskStorage:
     def read(self, path: Path) -> bytes:
         fd = _with_reserve(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         try:
-            # `Path.read_bytes` makes twice as many system calls, and a start reads a small file for each partition.
+            # `Path.read_bytes` makes twice as many system calls, and a broker reads a small file of each partition at
+            # its start.
             content = os.read(fd, READ_BYTES)
             while more := os.read(fd, READ_BYTES):
                 content += more
@@ -374,11 +382,11 @@ class DiskStorage:
 
 
 RESERVE: Final = DescriptorReserve(16)
-"""Spare descriptors shared by all data directories of the process; the periodic upkeep refills it."""
+"""Spare descriptors, shared by all data directories of the process. `Upkeep` opens them again after use."""
 
 
 def _with_reserve(opening: Callable[[], T]) -> T:
-    """Call `opening`; if the process has no descriptor left, release one of the reserve and retry."""
+    """Call `opening`. If the process has no free descriptor, release one of RESERVE and call it again."""
     while True:
         try:
             return opening()
@@ -395,12 +403,14 @@ def _sync(sync: Callable[[int], None], fd: int) -> None:
 
 
 def failed_sync(error: OSError) -> OSError:
-    """Return a disk error (EIO) for a failed sync: whatever its cause, the unsynced bytes may be lost."""
+    """Return a disk error (EIO) for a failed sync, because the unsynced bytes may be lost whatever the cause was."""
     return OSError(errno.EIO, f"a sync failed: {error.strerror or error}")
 
 
 def write_all(file: File, data: ByteBuffer, position: int) -> None:
-    """Write all of `data`. After a short write the rest is written too, which raises the error that made it short."""
+    """Write all of `data`. After a short write, the write of the remaining bytes raises the cause of the
+    short write.
+    """
     written = file.pwrite(data, position)
     if written == len(data):
         return
@@ -437,13 +447,13 @@ def replace_file(storage: Storage, path: Path, content: bytes) -> None:
 
 
 class DirectoryHealth:
-    """Whether a data directory may still be written; all logs in the directory share it.
+    """Whether a data directory accepts writes. All logs in the directory share this object.
 
         WRITABLE <--> FULL        the disk became full; space is free again
-        either    --> FAILED      once; it lasts until the process restarts
+        either    --> FAILED      once; the state lasts until the process restarts
 
-    `on_failure` is called once, `on_full` each time that the disk becomes full, `on_refused` for each other
-    refused write. They are called immediately, in the thread that met the error.
+    `on_failure` is called once, `on_full` each time that the disk becomes full, `on_refused` for each other refused
+    write. They are called immediately, in the thread in which the error occurred.
     """
 
     __slots__ = ("failure", "full", "on_failure", "on_full", "on_refused")
@@ -461,14 +471,14 @@ class DirectoryHealth:
             raise self.failure
 
     def check_room(self) -> None:
-        """Do the same as `check`, for operations that need disk space: raise StorageFull, too."""
+        """Raise the failure like `check`, or StorageFull if the disk is full. For operations that need disk space."""
         if self.failure is not None:
             raise self.failure
         if self.full is not None:
             raise self.full
 
     def has_room_again(self) -> None:
-        """Leave the FULL state, because the caller found free space. Writes are tried again from now on."""
+        """Leave the state FULL, because the caller found free space. Logs try to write again from now on."""
         self.full = None
 
     def fail(self, what: str, error: OSError) -> StorageFailed:
@@ -482,7 +492,7 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def failing(self, what: str) -> Iterator[None]:
-        """Wrap calls for which every OSError, of any class, takes the directory offline (`fail`)."""
+        """Turn every OSError of the `with` block into StorageFailed: the directory goes offline."""
         try:
             yield
         except OSError as error:
@@ -490,17 +500,19 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Wrap calls that change nothing when they fail: an OSError goes through `fail_to_write`."""
+        """Turn an OSError of the `with` block into the result of `fail_to_write`. Calls in the block that fail must
+        have changed nothing.
+        """
         try:
             yield
         except OSError as error:
             raise self.fail_to_write(what, error) from error
 
     def fail_to_write(self, what: str, error: OSError) -> StorageFailed:
-        """Return the exception to raise for a failed write. The caller undoes what was written.
+        """Return the exception to raise for a failed write. The caller must remove the bytes that were written.
 
-        It is StorageFull if the disk is full, LogDamaged or StorageRefused if the disk is not at fault,
-        and otherwise the result of `fail`.
+        The exception is StorageFull if the disk is full, LogDamaged or StorageRefused if the disk is not at fault, and
+        otherwise the result of `fail`.
         """
         kind = error_class(error)
         if kind is ErrorClass.DISK or self.failure is not None:
@@ -521,7 +533,7 @@ class DirectoryHealth:
         return full
 
     def fail_to_read(self, what: str, error: OSError) -> StorageFailed:
-        """Return the exception to raise for a failed read: StorageRefused if the disk is not at fault, else `fail`."""
+        """Return the exception for a failed read: StorageRefused if the disk is not at fault, else StorageFailed."""
         if error_class(error) is ErrorClass.DISK:
             return self.fail(what, error)
         text = _described(what, error)
@@ -533,10 +545,10 @@ class DirectoryHealth:
 class FileSlice:
     """Batches that stay in their file until they are sent: the kernel copies them from the page cache.
 
-    The holder sends or reads a slice once, while this broker still leads the partition in the epoch in
-    which the slice was made: below the high watermark a leader's files do not change, but a truncation
-    after a lost leadership may change them. The slice has its own descriptor, which it closes when it is
-    garbage-collected. Its `len` is its size in bytes.
+    The owner sends or reads a slice once, while this broker still leads the partition in the epoch in which the slice
+    was made: below the high watermark a leader's files do not change, but a truncation after the leadership was lost
+    may change them. The slice has its own descriptor, which is closed when the slice is garbage-collected. `len` is the
+    size in bytes.
     """
 
     __slots__ = ("_file", "_position", "_size_bytes")
@@ -553,9 +565,9 @@ class FileSlice:
         self._file.close()
 
     def send(self, socket_fd: int) -> int:
-        """Send as much as the socket accepts without waiting, and return the number of bytes sent.
+        """Send as many bytes as the socket accepts without waiting, and return their number.
 
-        Raises OSError if the socket is broken, or the file ends before the slice does.
+        Raises OSError if the connection is broken, or if the file ends before the slice does.
         """
         sent = 0
         while sent < self._size_bytes:

@@ -1,11 +1,11 @@
-"""Tracks how much of one log is durable, and how much of it a restart would scan.
+"""Tracks how much of one log is durable, and how much of it a restart would have to scan.
 
     durable end       everything below it was covered by a sync that succeeded
-    recovery point    in addition its indexes, epochs and a producer snapshot are written: a restart
-                      scans nothing below it
+    recovery point    in addition, the indexes, epochs and a producer snapshot up to it are written, so that a restart
+                      does not scan the log below it
 
-A plain sync moves the durable end, a full sync moves both. Closed segments are on two lists: `_unsynced`
-until a sync covers their bytes, and `_unindexed` until a full sync covers their indexes.
+A plain sync moves the durable end; a full sync moves both. A closed segment is on two lists: on `_unsynced` until a
+sync covers its bytes, and on `_unindexed` until a full sync covers its indexes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SNAPSHOTS_BETWEEN_ROLLS_MAX = 2
 
 
 class UpkeepDue:
-    """What the periodic work on the logs of one directory has to look at, so that idle logs cost it nothing.
+    """The logs of one directory that periodic work has to examine, so that idle logs cost nothing.
 
-    `unflushed` are logs that were appended to since their last full sync, and perhaps others. `checkpoint` is whether
-    an offset of any log may have changed since the last checkpoint.
+    `unflushed` has at least the logs that were appended to since their last full sync. `checkpoint` is whether an
+    offset of any log may have changed since the last checkpoint.
     """
 
     __slots__ = ("checkpoint", "unflushed")
@@ -39,8 +39,9 @@ class UpkeepDue:
 class SyncProgress:
     """The sync state of one log.
 
-    `since_ms` is a lower bound of the time of the oldest append past the recovery point. It is None if
-    there is no such append, or if a running full sync covers all of them."""
+    `since_ms` is a lower bound of the time of the oldest append past the recovery point. It is None if there is no such
+    append, or if a running full sync covers all of them.
+    """
 
     __slots__ = (
         "_directory_synced",
@@ -75,7 +76,7 @@ class SyncProgress:
         self._id = id_
         self.due = due
         self.durable_end = self.recovery_point = recovery_point = loaded.recovery_point
-        # (segment, position) at which the last full sync ended.
+        # The segment, and the position in it, at which the last full sync ended.
         self._mark = (segments.active, loaded.recovery_position)
         # These are tuples, because they change rarely, and an empty list for each partition takes 56 bytes.
         self._snapshot_offsets = tuple(loaded.snapshot_offsets)
@@ -83,9 +84,9 @@ class SyncProgress:
         self._unsynced = tuple([s for s in segments.all[:-1] if s.end_offset > recovery_point])
         self._unindexed = self._unsynced
         self._epochs_written = -1 if loaded.epochs.changes else 0
-        self.is_new = is_new  # the partition's directory itself may not be durable
-        # Rises when a segment file is created. It begins at 1, because when a log is opened its directory may not be
-        # synced.
+        self.is_new = is_new  # whether the directory of this log may not be durable yet
+        # It rises when a segment file is created. It begins at 1, because the directory of a log that was just opened
+        # may not be synced.
         self.directory_changes = 1
         self._directory_synced = 0
         self.is_under_way = False
@@ -95,13 +96,13 @@ class SyncProgress:
             self.begin_age(0)
 
     def begin_age(self, now_ms: int) -> None:
-        """Record the time of the first append that no full sync covers."""
+        """Record the time of the first append that no full sync covers yet."""
         self.since_ms = now_ms
         self.due.unflushed[self._id] = None
 
     @property
     def is_directory_dirty(self) -> bool:
-        """Whether the names of some segments are not durable yet."""
+        """Whether file names of some segments are not durable yet."""
         return self._directory_synced != self.directory_changes
 
     @property
@@ -113,11 +114,13 @@ class SyncProgress:
         return active.size_bytes - synced_bytes + sum(s.size_bytes for s in self._unindexed)
 
     def may_drop(self, segment: Segment) -> bool:
-        """Return whether a closed segment's indexes are completely in their files and may leave memory."""
+        """Return whether the indexes of a closed segment are completely in their files, so that they may be removed
+        from memory.
+        """
         return segment not in self._unindexed
 
     def rolled(self, old: Segment, producers: ProducerStates) -> None:
-        """Record that `old` was closed and a new active segment begins where it ends."""
+        """Record that the segment `old` was closed, and that a new active segment begins at its end."""
         self.directory_changes += 1
         self._unsynced = (*self._unsynced, old)
         self._unindexed = (*self._unindexed, old)
@@ -141,8 +144,8 @@ class SyncProgress:
         )
 
     def add_companions(self, job: SyncJob, epochs: LeaderEpochs, producers: ProducerStates) -> None:
-        """Make the job a full sync: add the indexes, the epochs and the snapshot that move the recovery point to the
-        present end.
+        """Make the job a full sync: add the indexes, the epochs and the snapshots that are needed to move the recovery
+        point to the current end.
         """
         active = self._segments.active
         end = Offset(active.end_offset)
@@ -160,7 +163,7 @@ class SyncProgress:
         job.stale_snapshots = between[: -SNAPSHOTS_BETWEEN_ROLLS_MAX + 1]
 
     def synced(self, job: SyncJob) -> None:
-        """Record that a current job of this log succeeded."""
+        """Record the success of a sync that is still current."""
         for segment, size_bytes in job.covered:
             segment.was_synced(size_bytes)
         self.is_new = False
@@ -168,7 +171,8 @@ class SyncProgress:
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = tuple([s for s in self._unsynced if s.end_offset > job.end_offset])
         if not job.full:
-            if job.since_ms is not None:  # the job was begun as a full sync, but was refused
+            # The job was begun as a full sync, but its indexes were refused.
+            if job.since_ms is not None:
                 self.since_ms = job.since_ms
             return
         assert job.active is not None, job
@@ -184,14 +188,14 @@ class SyncProgress:
         self._segments.close_unused(may_drop=self.may_drop)
 
     def was_refused(self, job: SyncJob) -> None:
-        """Record that a sync failed or was refused, so that the next one covers what it should have covered."""
+        """Record that a sync failed or was refused, so that the next one covers the same work."""
         self.directory_changes += job.sync_directory
         self.is_full_wanted |= job.full
         if job.since_ms is not None:
             self.since_ms = job.since_ms
 
     def cut(self, log_end: Offset, epochs: LeaderEpochs, snapshot_offsets: list[Offset]) -> None:
-        """Record that the log was truncated and synced and its epochs were written."""
+        """Record that the log was truncated and synced, and that its epochs were written."""
         self.forget_segments()
         end = Offset(self._segments.active.end_offset)
         alive = set(self._segments.bases)
@@ -208,7 +212,7 @@ class SyncProgress:
             self.begin_age(self.since_ms or 0)
 
     def restarted(self, start: Offset) -> None:
-        """Record that the log was reset and begins at `start`."""
+        """Record that the log was reset and now begins at `start`."""
         self.durable_end = self.recovery_point = start
         self._roll_snapshots = ()
         self.since_ms = None

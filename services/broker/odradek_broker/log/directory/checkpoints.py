@@ -9,9 +9,8 @@
     <count>
     <topic id> <partition> <offset>     a line for each partition
 
-The files contain the topic's id where Kafka writes its name, so that a topic that is created again under
-an old name never gets the offsets of its predecessor. A timer replaces and fsyncs whole files, in a pool
-thread.
+The files contain the topic's id where Kafka writes its name, so that a topic that is created again under an old name
+never gets the offsets of the old topic. A timer replaces and syncs whole files, on a disk thread.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def encode_offsets(offsets: dict[TopicIdPartition, Offset]) -> bytes:
 
 
 def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
-    """Decode a checkpoint; ValueError if it is torn, empty or of another format."""
+    """Decode a checkpoint file. Raises ValueError if it is torn, empty or of another format."""
     lines = text.decode("ascii").split("\n")
     if len(lines) < 3 or lines[0] != _VERSION or lines[-1] != "":
         raise ValueError("the file is not a complete offset checkpoint of version 0")
@@ -57,11 +56,11 @@ def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
 
 
 class OffsetCheckpoint:
-    """One checkpoint file. Pool threads write it, one at a time.
+    """One checkpoint file. Disk threads write it, one at a time.
 
-    If `lower` is called while a write is being prepared, the write must not undo it. So a write needs a ticket from
-    before its offsets were collected. `lower` makes that ticket outdated, and the write is skipped; the next periodic
-    write has new offsets.
+    A `lower` that runs while a write is being prepared must not be undone by the write. So the writer gets a ticket
+    before it collects the offsets. `lower` makes the ticket invalid, and the write is skipped; the next periodic write
+    has new offsets.
     """
 
     __slots__ = ("_lock", "_offsets", "_path", "_storage", "_ticket", "was_lost")
@@ -75,7 +74,7 @@ class OffsetCheckpoint:
         self.was_lost = False
 
     def read(self) -> dict[TopicIdPartition, Offset]:
-        """Return the last checkpoint. If it is missing or torn, return nothing and set `was_lost`."""
+        """Return the offsets in the file. If the file is missing or torn, return an empty dict and set `was_lost`."""
         try:
             self._offsets = decode_offsets(self._storage.read(self._path))
         except (FileNotFoundError, ValueError):
@@ -84,16 +83,18 @@ class OffsetCheckpoint:
         return dict(self._offsets)
 
     def get(self, partition: TopicIdPartition) -> Offset | None:
-        """Return the file's offset of one partition. It does not wait for a write, which may take long."""
+        """Return the file's offset of one partition; None if it has none. This does not wait for a write, which may
+        take long.
+        """
         return self._offsets.get(partition)
 
     def ticket(self) -> int:
-        """Return a ticket for `write`. The caller must get it before it collects the offsets."""
+        """Return a ticket for `write`. The caller must get the ticket before it collects the offsets."""
         return self._ticket
 
     def write(self, offsets: dict[TopicIdPartition, Offset], ticket: int) -> bool:
-        """Replace the file (blocks). Return False, and change nothing, if there was a `lower` since the ticket. Raises
-        OSError.
+        """Replace the file (blocks). Return False, and change nothing, if `lower` was called after `ticket` was made.
+        Raises OSError.
         """
         with self._lock:
             if ticket != self._ticket:
@@ -130,23 +131,25 @@ class Checkpoints:
         self.high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
         self.log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
         self.cleaned = OffsetCheckpoint(storage, path / CLEANED)
-        # Logs that were removed since the last checkpoint. The files, or a job that writes them, may contain them.
+        # Logs that were removed since the last checkpoint. The files, or a job that is writing them, may contain them.
         self._left: set[TopicIdPartition] = set()
 
     def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
         """Lower a log's recovery point, log start and compacted offset to at most `offset`, before the log is truncated
-        (blocks)."""
+        (blocks).
+        """
         self.recovery_points.lower(partition, offset)
         self.log_starts.lower(partition, offset)
         self.cleaned.lower(partition, offset)
 
     def leave(self, partition: TopicIdPartition) -> None:
-        """Record that a log was removed. The next checkpoint does not contain it."""
+        """Record that a log was removed, so that the next checkpoint does not contain it."""
         self._left.add(partition)
 
     def enter(self, partition: TopicIdPartition) -> None:
         """Remove the offsets of an earlier log from the files (blocks), because the partition gets a new, empty log.
-        There are some if the replica was moved away and back.
+
+        There are such offsets if the replica was moved to another broker and back.
         """
         if partition in self._left or self.recovery_points.get(partition) is not None:
             for checkpoint in (
@@ -163,11 +166,11 @@ class Checkpoints:
 
 
 class CheckpointJob:
-    """A job that gathers the offsets and writes the checkpoints, on a disk thread.
+    """A job that collects the offsets and writes the checkpoints, on a disk thread.
 
     The event loop may change offsets while the job reads them. Each offset was right at some moment after the tickets
-    were taken, and a truncation that begins later makes the tickets outdated. A truncation that was already running
-    may have lowered the file: `cut_limits` of the log applies until it is finished.
+    were made, and a truncation that begins later makes the tickets invalid. A truncation that was already running may
+    have lowered the file: `cut_limits` of the log applies until the truncation is finished.
     """
 
     __slots__ = (
@@ -193,10 +196,10 @@ class CheckpointJob:
         )
         self._tickets = [checkpoint.ticket() for checkpoint in self._checkpoints]
         self.error: OSError | None = None
-        self.is_outdated = False  # a file was not written, because it was lowered meanwhile
+        self.is_outdated = False  # a file was not written, because of a `lower` call
 
     def run(self) -> None:
-        """Run the job once. An error is stored for `LogDirectory.finish_checkpoint`."""
+        """Run the job once. An error is stored in `error`; `LogDirectory.finish_checkpoint` raises it."""
         logs = [(log.id, log) for log in self._logs]
         gathered = (
             {key: _recovery_point(log) for key, log in logs},
@@ -217,7 +220,8 @@ class CheckpointJob:
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    # Read the limits before the recovery point. If a truncation ends in between, it has already lowered that point.
+    # Read the limits before the recovery point: a truncation that ends in between has already lowered the recovery
+    # point.
     limits = log.cut_limits
     point = log.recovery_point
     return point if limits is None else min(point, limits[0])

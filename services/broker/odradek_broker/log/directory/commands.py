@@ -1,10 +1,10 @@
 """The process that `odradek storage strays` and `odradek storage adopt` start.
 
-    ... strays DIR [NAME...]     list the strays as lines of JSON, or remove the named ones
-    ... adopt DIR INCARNATION    assign the directory to that metadata log; `none`: to any
+    ... strays DIR [NAME...]     print the stray logs as lines of JSON, or remove those with these names
+    ... adopt DIR INCARNATION    assign the directory to that metadata log; `none`: to any metadata log
 
-Exit status 1 means that the command failed; one line on stderr says why. The broker may run while strays are
-listed or removed: a stray is renamed before it is removed, so it is either brought back or removed.
+Exit status 1 means that the command failed; one line on stderr has the reason. The broker may run while strays are
+printed or removed: a stray is renamed before it is removed, so it is either restored or removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ ALL = "all"
 
 
 def strays(path: Path, chosen: set[str]) -> None:
-    """Print all stray logs, or delete and print those whose names are in `chosen`; ALL there stands for every stray."""
+    """Print all stray logs of a data directory. If `chosen` has names, delete and print only those; ALL means every
+    stray.
+    """
     storage = DiskStorage()
     if not storage.exists(path / META_PROPERTIES):
         raise DirectoryRefused(
@@ -50,7 +52,7 @@ def strays(path: Path, chosen: set[str]) -> None:
 
 
 def adopt(path: Path, incarnation: str) -> None:
-    """Assign the data directory to another metadata log. No broker may be using the directory."""
+    """Assign the data directory to another metadata log (`none`: to any). The broker that uses it must be stopped."""
     storage = DiskStorage()
     incarnation_id = None if incarnation == "none" else parse_incarnation(incarnation)
     if not storage.exists(path):

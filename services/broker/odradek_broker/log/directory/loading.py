@@ -38,7 +38,7 @@ from odradek_broker.log.storage import (
 )
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
 
-# How many characters of the old name are kept, because a name has at most 255 bytes.
+# The number of characters of the old name that a new name keeps, because a file name has at most 255 bytes.
 _NAME_KEPT_MAX: Final = 200
 
 
@@ -52,8 +52,9 @@ class FoundPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """The result of loading all logs. `power_loss`: partitions that lost durable bytes; `stray`: directories
-    that were put aside because they do not name their topic."""
+    """The result of loading all logs. `power_loss` are the partitions that lost durable bytes. `stray` are the names of
+    directories that were put aside because they contain no topic id.
+    """
 
     partitions: int
     scanned_bytes: int
@@ -61,7 +62,7 @@ class LoadReport:
     power_loss: tuple[TopicIdPartition, ...]
     stray: tuple[str, ...]
     damage: tuple[str, ...] = ()
-    """One sentence for each log that was damaged on disk."""
+    """One sentence about each log that was damaged on the disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class DirectoryLoad:
     strays: Strays
     deleted: list[Path] = field(default_factory=list)
     damage_marks: list[Path] = field(default_factory=list)
-    returned: list[Path] = field(default_factory=list)  # stray files of logs that were restored
+    returned: list[Path] = field(default_factory=list)  # the stray.json of logs that were restored
     _stray: list[str] = field(default_factory=list)
     _done: int = 0
 
@@ -89,7 +90,7 @@ class DirectoryLoad:
         on_progress: Callable[[int, int], None] | None,
         threads_max: int,
     ) -> LoadReport:
-        """Recover every partition and pass it to `add`, which is called from threads."""
+        """Recover every partition and pass the result to `add`, which is called from threads."""
         points = self.recovery_points.read()
         watermarks = self.high_watermarks.read()
         starts = self.log_starts.read()
@@ -165,8 +166,8 @@ class DirectoryLoad:
         )
 
     def _require_distinct(self, partitions: list[FoundPartition]) -> None:
-        """Raise StorageFailed if two directories are of one partition: an operator has copied one, and the broker
-        cannot know which of them is out of date. The disk is not at fault, so its state stays as it is.
+        """Raise StorageFailed if two directories are logs of the same partition: an operator has copied one, and the
+        broker cannot know which of the two is outdated. The disk is not at fault, so `health` does not change.
         """
         found: dict[TopicIdPartition, Path] = {}
         for location in partitions:
@@ -180,8 +181,8 @@ class DirectoryLoad:
     def _verified(self, mark: Path, *, has_lost: bool) -> None:
         """Remove the damage mark of a log that was scanned completely, and truncated if it was damaged.
 
-        If bytes were lost, the mark stays until the controller knows: if the process is killed before that, the next
-        start must still see the loss.
+        If bytes were lost, the mark stays until the controller knows of the loss: if the process is killed before that,
+        the next start must find the loss again.
         """
         if has_lost:
             self.damage_marks.append(mark)
@@ -198,7 +199,8 @@ class DirectoryLoad:
     ) -> None:
         """Use the offsets in `stray.json` for a restored stray that no checkpoint contains.
 
-        The last process may have died between the restore and the next checkpoint."""
+        The last process may have died between the restore and the next checkpoint.
+        """
         path = location.path / STRAY_FILE
         if location.id in points:
             self.storage.remove(path)
@@ -240,8 +242,8 @@ class DirectoryLoad:
             except (FileNotFoundError, ValueError):
                 if is_formatted(self.storage, path):
                     continue  # the data directory of another broker
-                # Without data, the last process died while it created the partition. Anything else may be an
-                # operator's folder that only has a name like a partition's.
+                # Without data, the last process died while it created the partition. Any other directory may be an
+                # operator's, whose name only looks like that of a partition.
                 aside = self._rename(path, STRAY_SUFFIX if self._has_data(path) else DELETE_SUFFIX)
                 if aside.name.endswith(DELETE_SUFFIX):
                     self.deleted.append(aside)
@@ -256,7 +258,7 @@ class DirectoryLoad:
         return any(self.storage.size_bytes(path / name) for name in names)
 
     def _rename(self, path: Path, suffix: str) -> Path:
-        """Rename a directory without a topic id; the new name begins with the old one.
+        """Rename a directory without a topic id. The new name begins with the old one.
 
         Raises OSError if the disk fails. After any other error the directory keeps its name.
         """
@@ -274,10 +276,10 @@ class DirectoryLoad:
         points: dict[TopicIdPartition, Offset],
         watermarks: dict[TopicIdPartition, Offset],
     ) -> None:
-        """Write lower recovery points, because bytes below the old ones were lost and new appends replace them.
+        """Write lower recovery points, because bytes below the old ones were lost and new appends will replace them.
 
-        This happens before any append. The high watermark checkpoint keeps the offset that was durable, so
-        that a crash before the registration does not hide the loss.
+        This happens before any append. The high watermark checkpoint keeps the offset that was durable, so that a crash
+        before the registration does not hide the loss.
         """
         try:
             self.high_watermarks.write(watermarks, self.high_watermarks.ticket())
@@ -288,7 +290,7 @@ class DirectoryLoad:
 
 
 class StrayReturn:
-    """A job that recovers the log of a stray like after a kill, or after a power loss if it was not synced."""
+    """A job that recovers the log of a stray, as after a kill, or as after a power loss if the stray was not synced."""
 
     __slots__ = ("_storage", "damage", "error", "found", "loaded", "stray")
 
@@ -301,8 +303,8 @@ class StrayReturn:
         self.damage = ""
 
     def run(self) -> None:
-        """Run the job once (blocks, perhaps for long: call it on a disk thread). An error is stored for
-        `LogDirectory.finish_return`.
+        """Run the job once (blocks, perhaps for long; on a disk thread). An error is stored in `error`;
+        `LogDirectory.finish_return` raises it.
         """
         stray = self.stray
         recovery = Recovery(

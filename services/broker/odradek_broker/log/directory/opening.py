@@ -1,4 +1,4 @@
-"""Checks before a process uses a data directory: its lock, and its owner in `meta.properties`.
+"""Checks before a process uses a data directory: its lock, and its identity in `meta.properties`.
 
 `meta.properties` has the format of Kafka in KRaft mode.
 """
@@ -21,9 +21,10 @@ _INCARNATION: Final = "metadata.incarnation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The content of `meta.properties`, written by formatting. Cluster and node of a directory never change.
+    """The content of `meta.properties`, which `odradek storage format` writes. Cluster and node of a directory never
+    change.
 
-    `metadata_incarnation_id` is added when the broker has followed a metadata log that has one. Older
+    `metadata_incarnation_id` is added when the broker has followed a metadata log that has an incarnation id. Older
     versions ignore its line.
     """
 
@@ -45,11 +46,11 @@ class MetaProperties:
 
     @classmethod
     def from_text(cls, text: bytes) -> MetaProperties:
-        """Decode the file. The message of a ValueError names the missing or wrong line."""
+        """Decode the file. A ValueError names the missing or wrong line."""
         lines = [line for line in text.decode().splitlines() if "=" in line and line[0] != "#"]
         fields = dict(line.split("=", 1) for line in lines)
         if fields.get("version") != "1":
-            raise ValueError(f"its version is {fields.get('version')!r}, not 1")
+            raise ValueError(f"the version is {fields.get('version')!r}, not 1")
         for name in ("cluster.id", "node.id", "directory.id"):
             if not fields.get(name):
                 raise ValueError(f"the line {name} is missing")
@@ -71,7 +72,7 @@ def parse_incarnation(text: str) -> MetadataIncarnationId:
 
 
 def read_meta_properties(storage: Storage, directory: Path) -> MetaProperties | None:
-    """Read `meta.properties`; None if the directory was never formatted. ValueError for a damaged file."""
+    """Read `meta.properties`; None if the directory was never formatted. Raises ValueError if the file is damaged."""
     try:
         text = storage.read(directory / META_PROPERTIES)
     except FileNotFoundError:
@@ -87,16 +88,16 @@ LOCK_NAME: Final = ".lock"
 
 
 class DirectoryRefused(Exception):
-    """The directory cannot be used; the message names the reason and the remedy."""
+    """The directory cannot be used. The message has the reason and the remedy."""
 
 
 def format_directory(
     storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
 ) -> DirectoryId:
-    """Write meta.properties; no error if it exists for the same cluster and node.
+    """Write meta.properties. It is no error if the file exists for the same cluster and node.
 
-    A directory that contains data directories is refused: the one of this broker is probably among them, and the broker
-    would begin again without its records.
+    A directory that contains data directories is refused: the data directory of this broker is probably among them, and
+    the broker would begin again without its records.
     """
     storage.make_directory(path)
     meta = _read_meta(storage, path)
@@ -119,7 +120,7 @@ def format_directory(
 
 
 def is_formatted(storage: Storage, path: Path) -> bool:
-    """Return whether `path` is the data directory of a broker, as far as this process may see that."""
+    """Return whether `path` is the data directory of a broker. False if this process may not read it."""
     try:
         return storage.exists(path / META_PROPERTIES)
     except PermissionError:  # such as lost+found
@@ -127,10 +128,11 @@ def is_formatted(storage: Storage, path: Path) -> bool:
 
 
 def sync_name(storage: Storage, path: Path) -> None:
-    """Make the directory's own name durable: the process that formatted it may have been killed before.
+    """Make the directory entry of `path` durable, because the process that formatted the directory may have been killed
+    before it did so.
 
-    If this process may not read the parent, another program created the directory there, such as a
-    volume's mount point.
+    If this process may not read the parent, another program created the directory, for example as the mount point of a
+    volume.
     """
     with contextlib.suppress(PermissionError):
         storage.sync_directory(path.parent)
@@ -155,7 +157,7 @@ def adopt_metadata(
     """Store the id of the metadata log to which the directory's logs belong. With None, the broker may follow any
     metadata log.
 
-    The change is durable on return. The caller must hold the lock.
+    The change is durable on return. The caller must have locked the directory.
     """
     meta = _read_meta(storage, path)
     if meta is None:
@@ -169,8 +171,8 @@ def adopt_metadata(
 
 
 def take_lock(storage: Storage, path: Path) -> File:
-    """Lock the directory, and write the id of this process into the lock file. DirectoryRefused names the process that
-    holds the lock.
+    """Lock the directory, and write the id of this process into the lock file. A DirectoryRefused names the process
+    that has locked the directory.
     """
     try:
         lock = storage.lock(path / LOCK_NAME)

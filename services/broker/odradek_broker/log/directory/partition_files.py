@@ -3,10 +3,10 @@
 <topic>-<partition>/partition.metadata          "version: 0" and "topic_id: <id>"
                     leader-epoch-checkpoint     Kafka's text of the log's LeaderEpochs
                     <offset>.snapshot           the producers (producer_state.py)
-                    damaged                     a read met a wrong CRC: the next start verifies the whole log
+                    damaged                     a read found a wrong CRC: the next start verifies the whole log
                     log-start-offset            "<offset> <CRC32C of its digits>": preserves the log start if the
                                                 process is killed before the next checkpoint of all log starts
-<topic>-<partition>.<random>-delete/            deleted, waiting to be removed
+<topic>-<partition>.<random>-delete/            deleted; the files are removed later
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:
 
 
 def write_damage_mark(storage: Storage, directory: Path, text: str) -> None:
-    """Make the next start verify every batch of this log. This is durable on return. Raises OSError."""
+    """Write the mark that makes the next start verify every batch of this log. It is durable on return.
+    Raises OSError.
+    """
     replace_file(storage, directory / DAMAGED, text.encode())
 
 
@@ -80,7 +82,7 @@ def create_metadata(storage: Storage, directory: Path, topic_id: TopicId) -> Non
 
 
 def sync_new_partition(storage: Storage, directory: Path) -> None:
-    """Make the existence of a new partition durable."""
+    """Make the directory and the topic id of a new partition durable."""
     file = storage.open(directory / METADATA)
     try:
         file.sync()
@@ -101,7 +103,7 @@ def read_metadata(storage: Storage, directory: Path) -> TopicId:
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:
     """Encode the leader epochs as Kafka does: version 0, the number of entries, and a line `<epoch> <start offset>` for
-    each.
+    each entry.
     """
     lines = ["0", str(len(epochs.entries()))]
     lines += [f"{epoch} {start}" for epoch, start in epochs.entries()]
@@ -109,7 +111,9 @@ def encode_epochs(epochs: LeaderEpochs) -> bytes:
 
 
 def decode_epochs(text: bytes) -> LeaderEpochs:
-    """Decode a text that `encode_epochs` has encoded. Raises ValueError if it is torn, empty or of another form."""
+    """Decode a text that `encode_epochs` has encoded. Raises ValueError if the text is torn, empty or of another
+    format.
+    """
     lines = text.decode("ascii").split("\n")
     if len(lines) < 2 or lines[0] != "0" or lines[-1] != "":
         raise ValueError("the file is not a complete leader epoch checkpoint of version 0")
@@ -129,7 +133,9 @@ def decode_epochs(text: bytes) -> LeaderEpochs:
 
 
 def read_epochs(storage: Storage, directory: Path) -> LeaderEpochs | None:
-    """Read the leader epochs; None if the file is missing or torn: recovery uses the batch headers then."""
+    """Read the leader epochs. None if the file is missing or torn; recovery then reads the epochs from
+    batch headers.
+    """
     try:
         return decode_epochs(storage.read(directory / EPOCHS))
     except (FileNotFoundError, ValueError):
@@ -141,7 +147,7 @@ def write_epochs(storage: Storage, directory: Path, text: bytes) -> None:
 
 
 def write_log_start(storage: Storage, directory: Path, offset: Offset) -> None:
-    """Write the log start offset without a sync: it is in the page cache, which survives a kill."""
+    """Write the log start offset without a sync. It is then in the page cache, which survives a kill of the process."""
     digits = b"%020d" % offset
     file = storage.open(directory / LOG_START, create=True)
     try:
@@ -160,7 +166,7 @@ def read_log_start(storage: Storage, directory: Path) -> Offset:
 
 
 def forget_log_start(storage: Storage, directory: Path, *, above: Offset) -> None:
-    """Delete the log start file if its offset is greater than `above`, after a truncation or a reset."""
+    """Delete the log start file if its offset is greater than `above`, because the log was truncated or reset."""
     if read_log_start(storage, directory) > above:
         storage.remove(directory / LOG_START)
 
@@ -175,7 +181,7 @@ def snapshot_offsets(names: list[str]) -> list[Offset]:
 def write_snapshot(
     storage: Storage, directory: Path, offset: Offset, entries: dict[ProducerId, ProducerEntry]
 ) -> None:
-    """Write a snapshot without a sync: a torn one is recognized by its CRC, and an older one is used."""
+    """Write a snapshot without a sync. If a power loss tears it, its CRC does not match, and an older one is used."""
     file = storage.open(directory / file_name(offset, Suffix.SNAPSHOT), create=True)
     try:
         data = encode_snapshot(entries)
@@ -188,7 +194,9 @@ def write_snapshot(
 def read_newest_snapshot(
     storage: Storage, directory: Path, offsets: list[Offset], *, offset_max: Offset
 ) -> tuple[Offset, ProducerStates] | None:
-    """Return the newest valid snapshot at or below `offset_max`; torn ones are deleted."""
+    """Return the newest valid snapshot at or below `offset_max`, with its offset; None if there is none. Torn snapshots
+    are deleted.
+    """
     for offset in sorted((o for o in offsets if o <= offset_max), reverse=True):
         path = directory / file_name(offset, Suffix.SNAPSHOT)
         try:

@@ -1,6 +1,6 @@
 """Marker files from which a process learns what survived the end of the previous process.
 
-    clean      {"broker_epoch", "boot_id"}    written last by a controlled stop: all is synced
+    clean      {"broker_epoch", "boot_id"}    written last by a controlled stop: everything is synced
     running    {"boot_id", "incarnation",     written at start, removed by a controlled stop
                 "lock", "untold": "power"}
     failed     the running marker, renamed when a write or a sync failed
@@ -13,17 +13,18 @@
     running, another lock file       POWER      the directory is a copy, perhaps an old one: a restored backup
     failed, or none                  POWER
 
-The running marker is renamed to the failed one, because a full disk has no space for a new file. If even that fails,
-the running marker is deleted, which has the same meaning.
+The running marker is renamed to the failed one, because a full disk has no space for a new file. If even the rename
+fails, the running marker is deleted, which has the same meaning.
 
-`lock` is the inode of the directory's lock file, which is created once and has another number in a copy of the
-directory. (Markers of the first release lack it.) By the boot id alone a backup would pass for the directory as the
-last process left it, with all that its replicas have acknowledged since.
+`lock` is the inode number of the directory's lock file. The lock file is created once, and has another number in a copy
+of the directory. (Markers of the first release lack it.) With the boot id alone, a restored backup would be taken for
+the directory in the state in which the last process left it, although it lacks all records acknowledged since the
+backup.
 
-`untold` marks a loss until the controller has committed a registration with POWER. A process that
-dies before that (killed during its start, out of memory in recovery) leaves a running marker with the
-present boot id. Without `untold` the next start would be of class PROCESS, and the replica would stay
-in ISRs and ELRs although it has lost bytes.
+`untold` says that a loss is not reported yet: it stays until the controller has committed a registration with POWER. A
+process that dies before that (killed during its start, out of memory in recovery) leaves a running marker with the
+current boot id. Without `untold` the next start would be of class PROCESS, and the replica would stay in ISRs and ELRs
+although it has lost bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ FAILED: Final = "failed"
 
 
 class RestartClass(Enum):
-    """What survived the end of the last process: everything, as it was stopped cleanly; all writes; or only synced
-    bytes.
+    """What survived the end of the last process. CLEAN: everything, because it was stopped cleanly. PROCESS: everything
+    that was written. POWER: only what was synced.
     """
 
     CLEAN = "clean"
@@ -65,10 +66,11 @@ class RestartMarkers:
     def begin(
         self, *, boot_id: str, lock_inode: int, incarnation: IncarnationId
     ) -> tuple[RestartClass, BrokerEpoch]:
-        """Return the restart class and the broker epoch of the clean marker, and write the running marker.
+        """Return the restart class, and the broker epoch in the clean marker (NO_BROKER_EPOCH without one). Write the
+        running marker.
 
-        The running marker is written before the clean one is deleted: after a crash in between, when no
-        log was changed yet, the next start is still clean.
+        The running marker is written before the clean one is deleted: after a crash in between, when no log was changed
+        yet, the next start is still clean.
         """
         clean = self._read(CLEAN)
         running = self._read(RUNNING)
@@ -100,23 +102,25 @@ class RestartMarkers:
         return restart_class, broker_epoch
 
     def loss_reported(self) -> None:
-        """Record that the controller has committed a registration with the present restart class. If the process is
+        """Record that the controller has committed a registration with the current restart class. If the process is
         killed from now on, the next restart is of class PROCESS.
         """
         if "untold" in self._running:
-            told = {name: value for name, value in self._running.items() if name != "untold"}
-            self._write(RUNNING, told)
+            reported = {name: value for name, value in self._running.items() if name != "untold"}
+            self._write(RUNNING, reported)
             self._storage.sync_directory(self._directory)
-            self._running = told
+            self._running = reported
 
     def end_clean(self, *, boot_id: str, broker_epoch: BrokerEpoch) -> None:
-        """Write the clean marker. Call it when everything is synced: the next start trusts the logs without a check."""
+        """Write the clean marker. The caller must have synced everything: the next start trusts the logs without a
+        check.
+        """
         self._write(CLEAN, {"broker_epoch": broker_epoch, "boot_id": boot_id})
         self._storage.remove(self._directory / RUNNING)
         self._storage.sync_directory(self._directory)
 
     def fail(self) -> None:
-        """Write the failed marker after a failed write or sync: unsynced bytes may no longer be trusted."""
+        """Replace the running marker by the failed one after a failed write or sync: unsynced bytes may be lost."""
         running = self._directory / RUNNING
         try:
             self._storage.rename(running, self._directory / FAILED)

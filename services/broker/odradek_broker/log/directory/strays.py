@@ -1,22 +1,22 @@
-"""Directories of partitions that are no longer in use: deleted ones, and strays that wait for an operator.
+"""Directories of partitions that are no longer in use: deleted ones, and strays, which are kept for an operator.
 
     <topic>-<partition>/                                live
     <topic id, hex>-<partition>.<random>-delete/        deleted: a disk thread removes it later
     <topic id, hex>-<partition>.<random>-stray/         a stray; `stray.json` describes the log
     <topic>-<partition>/ with stray.json                a restored stray; the next checkpoint deletes the file
 
-The new names do not contain the topic: a topic's name may be as long as a file's name may be, and a
-topic of that name may be created again.
+The new names do not contain the topic name: it may be as long as a file name may be, and a topic of that name may be
+created again.
 
-A removal is never urgent, so its errors do not take the data directory offline: a directory that cannot
-be renamed is removed under its old name, and one that cannot be removed stays on the list. Only a disk
-error of the rename is raised, because the live logs are on that disk, too.
+A removal is never urgent, so its errors do not take the data directory offline: a directory that cannot be renamed is
+removed under its old name, and one that cannot be removed stays on the list. Only a disk error of the rename is raised,
+because the live logs are on that disk, too.
 
-A log is a stray if the metadata does not assign its partition to this broker and this process has seen no
-record that removed it: the topic may have been deleted while the broker was down, or the broker may
-follow the wrong metadata. Only an operator can decide, so nothing is deleted. A stray that is restored
-has the offsets in `stray.json`, but only if it was synced: before that a power loss may have taken any
-part of it. A stray that was not synced or has no such file is reported as lost at each registration.
+A log is a stray if the metadata does not assign its partition to this broker and this process has seen no record that
+removed it: the topic may have been deleted while the broker was down, or the broker may follow the wrong metadata. Only
+an operator can decide, so nothing is deleted. A stray that is restored continues with the offsets in `stray.json`, but
+only if it was synced: before the sync a power loss may have removed any part of it. A stray that was not synced or has
+no such file is reported as lost at each registration.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 
 STRAY_FILE: Final = "stray.json"
 UNKNOWN_MS: Final = -1
-_NAME_KEPT_MAX: Final = 200  # length of the part of an older version's name that is kept
+_NAME_KEPT_MAX: Final = 200  # number of characters of an earlier version's name to keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """A log that was put aside, with its offsets at that time. `since_ms` is wall-clock time."""
+    """A log that was put aside, with its offsets at that time. `since_ms` is wall-clock time; UNKNOWN_MS: unknown."""
 
     name: str
     topic: str = ""
@@ -77,7 +77,7 @@ def departed_name(partition: TopicIdPartition, suffix: str) -> str:
 
 
 class Strays:
-    """The stray logs of one data directory. It is used on the event loop, except `load` and `sync`."""
+    """The stray logs of one data directory. The event loop calls all methods except `load` and `sync`."""
 
     __slots__ = ("_by_name", "_path", "_storage")
 
@@ -94,11 +94,11 @@ class Strays:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all strays, without indexes."""
+        """The size of all strays, without indexes."""
         return sum(stray.size_bytes for stray in self)
 
     def find(self, partition: TopicIdPartition) -> Stray | None:
-        """Return the stray of a partition that has the highest log end offset."""
+        """Return the stray with the highest log end offset among those of a partition; None if there is none."""
         strays = [stray for stray in self if stray.id == partition]
         return max(strays, key=lambda stray: stray.log_end_offset, default=None)
 
@@ -107,7 +107,7 @@ class Strays:
         self._by_name = {stray.name: stray for stray in read_strays(self._storage, self._path)}
 
     def put_aside(self, path: Path, stray: Stray) -> None:
-        """Rename the directory of a log that is no longer used; the caller should `sync` the stray soon.
+        """Rename the directory of a log that is no longer used. The caller should `sync` the stray soon.
 
         Raises OSError if the disk fails. After any other error of the rename the stray keeps its live name.
         """
@@ -122,7 +122,9 @@ class Strays:
         self._by_name[stray.name] = stray
 
     def make_way(self, path: Path) -> None:
-        """If a stray still has this live directory's name, try again to rename it. Raises OSError."""
+        """Try again to rename a stray that still has the live name `path`, so that a log can be created there. Raises
+        OSError.
+        """
         stray = self._by_name.get(path.name)
         if stray is not None and stray.id is not None:
             name = departed_name(stray.id, STRAY_SUFFIX)
@@ -150,8 +152,8 @@ class Strays:
             self._by_name[stray.name] = synced
 
     def bring_back(self, stray: Stray, live: Path) -> None:
-        """Rename a stray to its live name. If this raises OSError, the log is still a stray, unless its directory is
-        gone.
+        """Rename a stray to its live name. If this raises OSError, the log is still a stray, unless its directory no
+        longer exists.
         """
         path = self._path / stray.name
         if path != live:
@@ -167,13 +169,17 @@ class Strays:
         self._by_name[live.name] = replace(stray, name=live.name)
 
     def forget_removed(self) -> None:
-        """Forget strays that an operator has removed (one system call each)."""
+        """Remove from this list the strays whose directories an operator has removed. Makes one system call for each
+        stray.
+        """
         for name in tuple(self._by_name):
             if not self._storage.exists(self._path / name):
                 del self._by_name[name]
 
     def expired(self, *, now_ms: int, retention_ms: int) -> list[Stray]:
-        """Return strays older than `retention_ms`; none if it is -1. A stray of unknown age never expires."""
+        """Return the strays that are older than `retention_ms`; none if it is -1. A stray of unknown age
+        never expires.
+        """
         if retention_ms < 0:
             return []
         return [s for s in self if s.since_ms >= 0 and now_ms - s.since_ms >= retention_ms]
@@ -186,7 +192,7 @@ class Strays:
 
 
 def removed_stray(storage: Storage, path: Path, stray: Stray) -> Path:
-    """Rename a stray as deleted, so that it is not restored, and return its new path. Raises OSError."""
+    """Rename a stray as deleted, so that it is not restored, and return the new path. Raises OSError."""
     target = path / f"{stray.name[:_NAME_KEPT_MAX].removesuffix(STRAY_SUFFIX)}{DELETE_SUFFIX}"
     with contextlib.suppress(FileNotFoundError):
         storage.rename(path / stray.name, target)
@@ -240,7 +246,7 @@ def _size_bytes(storage: Storage, path: Path) -> int:
 
 
 class Departures:
-    """Directories of deleted partitions that wait to be removed. It is used on the event loop, except `remove`."""
+    """Directories of deleted partitions, until they are removed. The event loop calls all methods except `remove`."""
 
     __slots__ = ("_path", "_storage", "_under_old_name", "_waiting")
 
@@ -251,7 +257,7 @@ class Departures:
         self._under_old_name: dict[Path, TopicIdPartition] = {}
 
     def delete(self, path: Path, partition: TopicIdPartition) -> None:
-        """Rename a live directory and add it to the list. Raises OSError if the disk fails."""
+        """Rename a live directory as deleted and add it to the list. Raises OSError if the disk fails."""
         target = self._path / departed_name(partition, DELETE_SUFFIX)
         try:
             self._storage.rename(path, target)
@@ -265,17 +271,17 @@ class Departures:
         self._waiting.append(target)
 
     def add(self, path: Path) -> None:
-        """Add a directory that was renamed as deleted before."""
+        """Add a directory that has the name of a deleted one already."""
         self._waiting.append(path)
 
     def make_way(self, path: Path) -> None:
-        """Ensure that no directory has this name, so that a live one can be created. Raises OSError."""
+        """Ensure that no directory has this name, so that a log can be created there. Raises OSError."""
         if not self._storage.exists(path):
             self._under_old_name.pop(path, None)
             return
         partition = self._under_old_name.pop(path, None)
         if partition is not None:
-            # A thread of the pool is removing it at this moment.
+            # If the path is not on the list, a disk thread is removing the directory at this moment.
             with contextlib.suppress(ValueError):
                 self._waiting.remove(path)
                 self.delete(path, partition)
@@ -288,13 +294,13 @@ class Departures:
             )
 
     def take(self) -> list[Path]:
-        """Return all directories on the list; the caller runs `remove` of each on a disk thread."""
+        """Return all directories on the list and clear the list. The caller runs `remove` of each on a disk thread."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def remove(self, path: Path) -> None:
-        """Remove one directory (blocks, perhaps for long). If it raises OSError, the directory is on the list
-        again.
+        """Remove one directory (blocks, perhaps for long). If this raises OSError, the directory is on the
+        list again.
         """
         try:
             with contextlib.suppress(FileNotFoundError):

@@ -1,1 +1,3 @@
-"""A segment and its indexes, walks over its batches, the segments of a log, and the swap of compacted ones."""
+"""A segment and its indexes, walks over its batches, the list of a log's segments, and the swap of
+compacted segments.
+"""

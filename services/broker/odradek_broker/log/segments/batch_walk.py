@@ -20,15 +20,15 @@ from odradek_protocol.records.batch_header import (
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
-# `Header._make` does the same, but calls a Python function, which is slower.
+# Faster than `Header._make`, which calls a Python function.
 _new_tuple: Final = tuple.__new__
 WINDOW_BYTES: Final = 8192
 SCAN_BYTES: Final = 1 << 20
 
 
 class Header(NamedTuple):
-    """The fields of a batch's header in file order. It is a tuple, because a scan of a log creates millions of
-    them.
+    """The fields of a batch's header, in the order of the file. It is a NamedTuple for speed, because a scan of a log
+    creates millions of headers.
     """
 
     base_offset: int
@@ -63,7 +63,7 @@ class Header(NamedTuple):
 
 
 def header_at(buffer: ByteBuffer, position: int) -> Header:
-    """Return the header at `position`. Raises CorruptBatch if the bytes there cannot be a header."""
+    """Return the header at `position`. Raises CorruptBatch if the bytes there cannot be a batch header."""
     fields = HEADER.unpack_from(buffer, position)
     header = _new_tuple(Header, fields)
     base_offset, batch_length, _, magic, _, _, last_offset_delta = fields[:7]
@@ -81,9 +81,9 @@ def header_at(buffer: ByteBuffer, position: int) -> Header:
 
 
 def headers_of(batches: ByteBuffer, next_offset: int) -> tuple[list[Header], int]:
-    """Return the headers of complete batches, and their greatest timestamp in ms.
+    """Return the headers of complete batches, and the greatest timestamp of the batches in ms.
 
-    Their offsets must rise from `next_offset` on. Raises CorruptBatch.
+    The offsets of the batches must rise from `next_offset` on. Raises CorruptBatch if a header is invalid.
     """
     headers: list[Header] = []
     size_bytes, position, newest_ms = len(batches), 0, -1
@@ -137,7 +137,7 @@ def walk_headers(
 def walk_verified(
     file: File, position: int, end: int, *, scan_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, Header]]:
-    """Do the same as `walk_headers`, but read each batch completely and verify its CRC.
+    """Like `walk_headers`, but read each batch completely and verify its CRC.
 
     The walk ends without an error before the first batch that is incomplete, invalid or has a wrong CRC.
     """
@@ -158,11 +158,11 @@ def walk_verified(
                 return
             yield position + at, header
             at += size_bytes
-        if at == 0:  # the chunk has no complete batch: read the next chunk as large as this batch
+        if at == 0:  # the batch is longer than the chunk: the next chunk is as long as the batch
             if len(chunk) < HEADER_BYTES:
                 return
             size_bytes = LENGTH_PREFIX_BYTES + header_at(chunk, 0).batch_length
-            # A file that became shorter has no more bytes, however large the next chunk is.
+            # A file that was truncated since has no more bytes, so a longer chunk would not help.
             if position + size_bytes > end or len(chunk) < wanted_bytes:
                 return
             scan_bytes = max(scan_bytes, size_bytes)

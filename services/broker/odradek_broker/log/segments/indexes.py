@@ -5,30 +5,30 @@
     each entry   int32   last offset of a batch, relative to the segment's base offset
                  int32   position of that batch's first byte in the `.log` file
 
-Both numbers rise strictly. A look-up finds the last entry at or below the wanted offset; the reader
-walks the batch headers from there.
+Both numbers rise strictly. A look-up finds the last entry at or below the requested offset; the reader walks the batch
+headers from the position of this entry.
 
 `.timeindex` maps timestamps to offsets. It is sparse, too.
 
     each entry   int64   the greatest timestamp so far in the segment, ms since the epoch
-                 int32   last offset of the first batch that has it, relative to the base offset
+                 int32   last offset of the first batch with this timestamp, relative to the base offset
 
-Both numbers rise strictly, so a look-up of a timestamp finds the first offset that may have this or a
-later timestamp. The last entry of a closed segment is its greatest timestamp: retention reads nothing else.
+Both numbers rise strictly, so a look-up of a timestamp finds the first offset that may have this or a later timestamp.
+The last entry of a closed segment is the segment's greatest timestamp: retention reads nothing else.
 
-These two files may lack the newest entries (a full sync writes them, not the append) and may be
-lost: they can always be rebuilt from the segment.
+These two files may lack the newest entries (a full sync writes them, not the append) and may be lost: they can always
+be rebuilt from the segment.
 
 `.txnindex` lists the aborted transactions of a segment in the order of their markers.
 
     each entry   int16   version, 0
                  int64   producer id
                  int64   first offset of the transaction
-                 int64   last offset: its abort marker, which lies in this segment
+                 int64   last offset: its abort marker, which is in this segment
                  int64   last stable offset when the marker was written
 
-A `read_committed` reader gets the entries that overlap its range. If the last stable offset of an entry
-is at or past the end of the range, later entries cannot overlap it.
+A `read_committed` reader gets the entries that overlap its range. If the last stable offset of an entry is at or past
+the end of the range, later entries cannot overlap the range.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 _MUST_SWAP: Final = sys.byteorder == "little"
 
 
-# The arrays of indexes without entries, which share them and never change them: an empty array takes 80 bytes, and most
-# partitions of a broker are idle.
+# Indexes without entries share these arrays and never change them: an empty array takes 80 bytes, and most partitions
+# of a broker are idle.
 _NO_POSITIONS: Final = array("I")
 _NO_OFFSETS: Final = array("i")
 _NO_TIMESTAMPS: Final = array("q")
 
 
 class CorruptIndex(ValueError):
-    """The bytes are not a valid index of this segment, so the index has to be rebuilt."""
+    """The bytes are not a valid index of this segment. The index must be rebuilt."""
 
 
 def _require_rising(column: array[int]) -> None:
@@ -69,7 +69,8 @@ def _require_rising(column: array[int]) -> None:
 class OffsetIndex:
     """The offset index of one segment, in memory. Offsets are relative to the segment's base offset.
 
-    One thread may append while others look up: an entry's position is added before its offset.
+    One thread may append while others look up: an entry's position is added before its offset, and the number of
+    offsets is the number of entries.
     """
 
     __slots__ = ("_offsets", "_positions")
@@ -79,7 +80,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> OffsetIndex:
-        """Decode a file. Entries at or past the end of the `.log` file are left out. Raises CorruptIndex."""
+        """Decode an index file. Entries at or past the end of the `.log` file are left out. Raises CorruptIndex."""
         if len(data) % OFFSET_ENTRY_BYTES:
             raise CorruptIndex(
                 f"the size of {len(data)} bytes is not a multiple of {OFFSET_ENTRY_BYTES}"
@@ -128,24 +129,24 @@ class OffsetIndex:
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])
         if not self._offsets:
-            # In this order, too.
+            # The positions come first here, too.
             self._positions = array("I")
             self._offsets = array("I")
         self._positions.append(position)
         self._offsets.append(relative_offset)
 
     def floor_of_offset(self, relative_offset: int) -> int:
-        """Return the position from which to search for the batch with this offset; 0 if no entry is below it."""
+        """Return the position from which to search for the batch with this offset; 0 if no entry is at or below it."""
         number = bisect_right(self._offsets, relative_offset)
         return self._positions[number - 1] if number else 0
 
     def floor_of_position(self, position: int) -> int:
-        """Return the last indexed start of a batch at or below `position`; 0 if there is none."""
+        """Return the greatest indexed batch position at or below `position`; 0 if there is none."""
         number = bisect_right(self._positions, position)
         return self._positions[number - 1] if number else 0
 
     def cut_positions(self, size_bytes: int) -> None:
-        """Remove entries of batches that begin at or past `size_bytes`."""
+        """Remove the entries of batches that begin at or past `size_bytes`."""
         count = bisect_left(self._positions, size_bytes)
         del self._offsets[count:]
         del self._positions[count:]
@@ -156,7 +157,7 @@ TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
 
 
 class TimeIndex:
-    """The time index of one segment, in memory; offsets are relative to its base offset."""
+    """The time index of one segment, in memory. Offsets are relative to the segment's base offset."""
 
     __slots__ = ("_offsets", "_timestamps_ms")
 
@@ -166,13 +167,13 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
-        """Decode a file. Raises CorruptIndex if it cannot be a segment's time index."""
+        """Decode an index file. Raises CorruptIndex if the bytes cannot be a segment's time index."""
         if len(data) % TIME_ENTRY_BYTES:
             raise CorruptIndex(
                 f"the size of {len(data)} bytes is not a multiple of {TIME_ENTRY_BYTES}"
             )
         index = cls()
-        # Copies whole columns: a loop over the 262,144 entries of a full segment would take twice as long.
+        # Whole columns are copied: a loop over the 262,144 entries of a full segment would take twice as long.
         words = array("I")
         words.frombytes(data)
         if _MUST_SWAP:
@@ -203,7 +204,7 @@ class TimeIndex:
         return self._timestamps_ms[number], self._offsets[number]
 
     def append(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Add an entry if its timestamp is greater than all earlier ones; otherwise ignore it, as Kafka does."""
+        """Add an entry if its timestamp is greater than all earlier ones; otherwise ignore the entry, as Kafka does."""
         if self._offsets and (
             timestamp_ms <= self._timestamps_ms[-1] or relative_offset <= self._offsets[-1]
         ):
@@ -217,12 +218,12 @@ class TimeIndex:
         self._timestamps_ms.append(timestamp_ms)
 
     def floor_of_timestamp(self, timestamp_ms: int) -> int:
-        """Return a relative offset such that all records before it are older than `timestamp_ms`."""
+        """Return a relative offset such that all records before it are older than `timestamp_ms`; 0 if no entry is."""
         number = bisect_left(self._timestamps_ms, timestamp_ms)
         return self._offsets[number - 1] if number else 0
 
     def cut_offsets(self, relative_offset: int) -> None:
-        """Remove entries of batches that end at or past `relative_offset`."""
+        """Remove the entries of batches that end at or past `relative_offset`."""
         count = bisect_right(self._offsets, relative_offset - 1)
         del self._timestamps_ms[count:]
         del self._offsets[count:]
@@ -235,7 +236,9 @@ _VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A transaction that read_committed readers skip; `last_offset` is inclusive."""
+    """An aborted transaction, whose records read_committed readers skip. `last_offset` is inclusive: the
+    abort marker.
+    """
 
     producer_id: ProducerId
     first_offset: Offset

@@ -5,14 +5,13 @@
     00000000000000012345.timeindex   time -> offset           (indexes.py)
     00000000000000012345.txnindex    aborted transactions     (indexes.py)
 
-The last segment of a log is *active*: it grows, and its indexes are in memory; each full sync writes
-the new entries to the files. All other segments are *closed*: they do not change, and their files and
-indexes are opened when a read needs them and closed when too many are open. A *retired* segment is no
-longer part of the log (truncated, deleted, compacted): nothing is written for it any more, and its file
-names may belong to its successor.
+The last segment of a log is *active*: it grows, and its indexes are in memory; each full sync writes the new entries to
+the files. All other segments are *closed*: they do not change. Their files and indexes are opened when a read needs
+them, and closed when too many are open. A *retired* segment is no longer part of the log (truncated, deleted,
+compacted): nothing is written to it any more, and its file names may belong to its successor.
 
-Threads: the log's owner changes a segment; disk threads may look up and read at the same time, and
-write the indexes (one at a time). A truncation works on a copy, which then replaces the segment.
+Threads: the log's owner changes a segment; disk threads may look up and read at the same time, and write the indexes
+(one at a time). A truncation works on a copy, which then replaces the segment.
 """
 
 from __future__ import annotations
@@ -49,7 +48,9 @@ _LOCK_OF_LOCKS: Final = threading.Lock()
 
 
 class Suffix(Enum):
-    """Suffixes of a partition's files, and the marks of segment files that are not in use."""
+    """Suffixes of a partition's files. DELETED, CLEANED and SWAP are marks that follow the suffix of a segment's file
+    that is not in use.
+    """
 
     LOG = ".log"
     INDEX = ".index"
@@ -65,15 +66,15 @@ INDEX_SUFFIXES: Final = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX)
 
 
 def file_name(base_offset: int, suffix: Suffix) -> str:
-    """Return a file name as in Kafka: 20 digits, so that names sort like offsets."""
+    """Return the name of a file as in Kafka: the offset has 20 digits, so that names sort like offsets."""
     return f"{base_offset:020d}{suffix.value}"
 
 
 class Segment:
-    """One segment. Offsets are absolute unless named relative; positions and sizes are in bytes.
+    """One segment. Offsets are absolute unless their name says relative; positions and sizes are in bytes.
 
-    `end_offset` is exclusive. `first_timestamp_ms` is the greatest timestamp of the first batch.
-    Timestamps are -1 while the segment has none.
+    `end_offset` is exclusive. `first_timestamp_ms` is the greatest timestamp of the first batch. A timestamp is -1
+    while the segment has no record with a timestamp.
     """
 
     __slots__ = (
@@ -104,17 +105,17 @@ class Segment:
         self, storage: Storage, directory: Path, base_offset: int, *, mark: str = ""
     ) -> None:
         self._storage = storage
-        # A string takes a third of the memory that a Path takes, and it is the one that the log has.
+        # A string takes a third of the memory of a Path, and the log has the same string.
         self._directory = str(directory)
-        self._mark = mark  # ".cleaned" while compaction writes it
+        self._mark = mark  # ".cleaned" while compaction writes the segment
         self._file: File | None = None
-        self.open_files: OpenFiles | None = None  # counts descriptors once a log owns this
+        self.open_files: OpenFiles | None = None  # set when a log owns the segment
         self._index_lock: threading.Lock | None = None  # `_lock_of_indexes` creates it
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
-        self._aborted_synced = -1  # durable entries of the transaction index; -1: unknown
-        # Number of entries in the files of the offset index and the time index.
+        self._aborted_synced = -1  # number of durable entries of the transaction index; -1: unknown
+        # The numbers of entries in the files of the offset index and the time index.
         self._indexes_written = (0, 0)
         self._since_entry_bytes = 0
         self.base_offset = base_offset
@@ -124,19 +125,19 @@ class Segment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        self.has_markers = False  # whether `note_all` has met a transaction marker
+        self.has_markers = False  # whether `note_all` has found a transaction marker
         self.is_retired = False
 
     def path(self, suffix: Suffix) -> Path:
-        """Return the present path of the segment's file with this suffix."""
+        """Return the current path of the segment's file with this suffix."""
         return self._path(suffix, self._mark)
 
     def _path(self, suffix: Suffix, mark: str) -> Path:
         return Path(self._directory, file_name(self.base_offset, suffix) + mark)
 
     def newest_ms(self) -> int:
-        """Return the greatest timestamp or, if no record has one, the file's modification time, as Kafka
-        does. Raises OSError."""
+        """Return the greatest timestamp; if no record has one, the file's modification time, as Kafka does. Raises
+        OSError."""
         if self.max_timestamp_ms >= 0:
             return self.max_timestamp_ms
         return self._storage.modified_ms(self.path(Suffix.LOG))
@@ -151,12 +152,12 @@ class Segment:
         self._aborted_synced = 0
 
     def found(self, names: Container[str]) -> None:
-        """Take note of the names of all files in the directory: a transaction index that has no file is empty."""
+        """Mark the transaction index as empty if `names`, the files of the directory, do not contain its file."""
         if file_name(self.base_offset, Suffix.TXN_INDEX) not in names:
             self._aborted = []
 
     def file(self) -> File:
-        """Return the `.log` file, opening it if needed. Raises OSError."""
+        """Return the `.log` file, which is opened if needed. Raises OSError."""
         file = self._file
         if file is None:
             open_files = self.open_files
@@ -174,12 +175,10 @@ class Segment:
         return self._storage.open(self.path(Suffix.LOG))
 
     def be_counted(self, open_files: OpenFiles) -> None:
-        """Hand the file descriptor over to `open_files`, which bounds the descriptors of all logs.
+        """Let `open_files`, which bounds the descriptors of all logs, count and close this segment's descriptor.
 
-        It may close this one; the segment opens it again when it is used.
-
-        Closing it loses no data, because the recovery, truncation or compaction that created the segment has synced
-        it, or closed its descriptors.
+        The segment opens the file again when it is used. Closing loses no data, because the recovery, truncation or
+        compaction that created the segment has synced it, or closed its descriptors.
         """
         self.synced_bytes = self.size_bytes
         self.open_files = open_files
@@ -187,15 +186,15 @@ class Segment:
             open_files.opened(self)
 
     def handle(self) -> File:
-        """Return a separate handle of the `.log` file for a job, which has to close it."""
+        """Return a separate handle of the `.log` file for a job, which must close the handle."""
         if self.open_files is None:
             return self._open() if self._file is None else self._file.duplicate()
-        with self.open_files.lock:  # a log may be synced on a disk thread at the end of the process
+        with self.open_files.lock:  # at the end of the process, disk threads sync logs
             return self._open() if self._file is None else self._file.duplicate()
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the `.log` file has bytes that were not synced. Its descriptor must stay open until they are."""
+        """Whether the `.log` file has unsynced bytes. Its descriptor must stay open until they are synced."""
         return self.size_bytes > self.synced_bytes
 
     def sync(self) -> None:
@@ -210,13 +209,13 @@ class Segment:
             self.open_files.synced(self)
 
     def close(self) -> None:
-        """Close the descriptor; the next use opens the file again."""
+        """Close the file descriptor. The next use opens the file again."""
         open_files = self.open_files
         if open_files is None:
             file, self._file = self._file, None
         else:
-            # A log may be closed on a disk thread while the event loop makes room for another log's file. A second
-            # close could close another file that has got the same descriptor number.
+            # A disk thread may close a log while the event loop closes files to open another one. A second close could
+            # close another file that has got the same descriptor number.
             with open_files.lock:
                 file, self._file = self._file, None
                 open_files.closed(self)
@@ -224,7 +223,7 @@ class Segment:
             file.close()
 
     def drop_indexes(self) -> None:
-        """Remove a closed segment's indexes from memory if their files are complete."""
+        """Remove a closed segment's indexes from memory, unless their files are incomplete."""
         offsets, times, aborted = self._offsets, self._times, self._aborted
         if offsets is None or times is None:
             return
@@ -247,7 +246,7 @@ class Segment:
         self.file().truncate(self.size_bytes)
 
     def note(self, header: Header, interval_bytes: int) -> None:
-        """Record the header of the next batch in the file, with an index entry if one is due."""
+        """Record the header of the next batch in the file, with index entries if `interval_bytes` require them."""
         offsets, times = self._offsets, self._times
         assert offsets is not None, self.base_offset
         assert times is not None, self.base_offset
@@ -269,7 +268,7 @@ class Segment:
     def note_all(
         self, batches: Iterable[tuple[int, Header]], interval_bytes: int = INDEX_INTERVAL_BYTES
     ) -> None:
-        """Call `note` for each batch of a walk that begins at the segment's end, until an offset does not fit."""
+        """Call `note` for each batch of a walk that begins at the segment's end, until a batch cannot follow."""
         for position, header in batches:
             assert position == self.size_bytes, (position, self.size_bytes)
             if not self.may_follow(header):
@@ -278,7 +277,7 @@ class Segment:
             self.note(header, interval_bytes)
 
     def may_follow(self, header: Header) -> bool:
-        """Return whether a batch may follow the last one by its offsets. No CRC covers a batch's base offset."""
+        """Return whether the offsets of a batch can follow those of the last one. No CRC covers a base offset."""
         return (
             header.base_offset >= self.end_offset
             and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
@@ -291,11 +290,11 @@ class Segment:
     def has_room(
         self, header: Header, pending_bytes: int, pending_first_ms: int, config: LogConfig
     ) -> bool:
-        """Return whether a batch may go into this segment after `pending_bytes` of unwritten batches.
+        """Return whether a batch may be added to this segment after `pending_bytes` of unwritten batches.
 
-        The limits are the segment's size, the size of its indexes, and its age (`roll_ms` between the
-        timestamps of its first batch and of this one; `pending_first_ms` is the timestamp of the first
-        batch while the segment is empty)."""
+        The limits are the segment's size, the size of its indexes, and its age (`roll_ms` between the timestamps of its
+        first batch and of this batch; while the segment is empty, `pending_first_ms` is the timestamp of the first
+        batch)."""
         assert self._offsets is not None, self.base_offset
         assert self._times is not None, self.base_offset
         first_ms = self.first_timestamp_ms if self.size_bytes else pending_first_ms
@@ -312,7 +311,7 @@ class Segment:
     def has_room_for_all(
         self, headers: Sequence[Header], size_bytes: int, newest_ms: int, config: LogConfig
     ) -> bool:
-        """Return whether all these batches certainly fit: `has_room` would accept each of them."""
+        """Return whether these batches certainly fit into this segment: `has_room` would accept each of them."""
         last, entries = headers[-1], len(self.offsets())
         first_ms = self.first_timestamp_ms if self.size_bytes else headers[0].max_timestamp_ms
         # The time index may have one entry more than the offset index, and gets one more when the segment is closed.
@@ -324,17 +323,17 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """Close the segment for appends: add the greatest timestamp as the time index's last entry."""
+        """Close the segment for appends: add its greatest timestamp as the last entry of the time index."""
         if self.size_bytes:
             self.times().append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
 
     def offsets(self) -> OffsetIndex:
-        """Return the offset index. If it is not in memory, it is read from its file or rebuilt (blocks)."""
+        """Return the offset index. If it is not in memory, this reads its file or rebuilds it (blocks)."""
         offsets = self._offsets
         return offsets if offsets is not None else self._load_indexes()[0]
 
     def times(self) -> TimeIndex:
-        """Return the time index. If it is not in memory, it is read from its file or rebuilt (blocks)."""
+        """Return the time index. If it is not in memory, this reads its file or rebuilds it (blocks)."""
         times = self._times
         return times if times is not None else self._load_indexes()[1]
 
@@ -344,9 +343,9 @@ class Segment:
         return self._offsets is not None
 
     def aborted(self) -> list[AbortedTransaction]:
-        """Return the aborted transactions whose markers are in this segment, in order (may block).
+        """Return the aborted transactions whose markers are in this segment, in the order of the markers (may block).
 
-        Raises CorruptIndex if the file is damaged: only recovery can rebuild it.
+        Raises CorruptIndex if the file is damaged, because only recovery can rebuild it.
         """
         aborted = self._aborted
         if aborted is None:
@@ -361,7 +360,7 @@ class Segment:
         self._aborted_synced = len(self.aborted())
 
     def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
-        """Set the transaction index to the result of recovery or compaction."""
+        """Set the transaction index to the result of a recovery or compaction."""
         self._aborted = aborted
         self._aborted_synced = -1
 
@@ -372,7 +371,7 @@ class Segment:
             return b""
 
     def _lock_of_indexes(self) -> threading.Lock:
-        """Return the lock under which one thread reads the indexes from their files. An idle log never needs it."""
+        """Return the lock that lets only one thread read the indexes from their files. It is made at the first use."""
         with _LOCK_OF_LOCKS:
             if self._index_lock is None:
                 self._index_lock = threading.Lock()
@@ -382,7 +381,7 @@ class Segment:
         with self._lock_of_indexes():
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
-            # This may run in a disk thread, which must not share the owner's descriptor.
+            # A disk thread may run this, and must not share the owner's descriptor.
             file = self._storage.open(self.path(Suffix.LOG))
             try:
                 if self.is_retired:
@@ -436,8 +435,8 @@ class Segment:
     def write_indexes(self, *, sync: bool) -> bool:
         """Write the index entries that are only in memory to the files (on a disk thread).
 
-        The transaction index is synced even without `sync`, because only a replay of the log could rebuild
-        it. Returns whether it was written, so that the caller has to sync the directory, too.
+        The transaction index is synced even without `sync`, because only a replay of the log could rebuild it. Return
+        whether it was written; the caller must then sync the directory, too.
         """
         offsets, times, aborted = self._offsets, self._times, self._aborted
         if self.is_retired or offsets is None or times is None:
@@ -475,10 +474,10 @@ class Segment:
             file.close()
 
     def locate(self, file: File, offset: int, end: int) -> tuple[int, Header | None]:
-        """Return the position and header of the first batch whose last offset is >= `offset`.
+        """Return the position and the header of the first batch whose last offset is >= `offset`.
 
-        Returns (`end`, None) if there is none before position `end`. If an index entry is wrong, because
-        the disk has changed it, the segment is walked from its start. Raises CorruptBatch.
+        Return (`end`, None) if there is no such batch before position `end`. If an index entry is wrong, because the
+        disk has changed it, the segment is walked from its start. Raises CorruptBatch.
         """
         start = self.offsets().floor_of_offset(max(offset - self.base_offset, 0))
         header: Header | None = None
@@ -506,8 +505,7 @@ class Segment:
 
         Truncates the indexes in memory. The other fields come from the time index's last entry, which covers all
         batches up to the last offset index entry, and from the batches behind it (blocks). The files on disk do not
-        change. Raises CorruptBatch.
-        """
+        change. Raises CorruptBatch."""
         offsets, times = self.offsets(), self.times()
         offsets.cut_positions(position)
         times.cut_offsets(next_offset - self.base_offset)
@@ -539,14 +537,12 @@ class Segment:
     def complete(self, size_bytes: int) -> int:
         """Index the batches behind the last index entry of a file with `size_bytes`.
 
-        Returns where the last complete batch ends; this is less than `size_bytes` if invalid bytes follow.
-        An index that is incomplete, empty, torn, lost or wrong is complete afterwards; for an intact
-        index only a few headers are read.
+        Return the end of the last complete batch; it is less than `size_bytes` if invalid bytes follow. An index that
+        is incomplete, empty, torn, lost or wrong is complete afterwards; for an intact index only a few headers are
+        read.
         """
         self.size_bytes = size_bytes
-        if (
-            not size_bytes
-        ):  # whatever the index files contain, there is nothing that they could be right about
+        if not size_bytes:  # an empty segment has empty indexes, whatever the files contain
             self._offsets, self._times = OffsetIndex(), TimeIndex()
             return 0
         try:
@@ -571,7 +567,7 @@ class Segment:
     def copy_until(self, position: int, next_offset: int) -> Segment:
         """Return a copy of this segment that has only the batches before `position` (blocks).
 
-        Nothing changes on disk or in this object; the copy has its own descriptor.
+        The files and this object do not change. The copy has its own descriptor.
         """
         copy = Segment(self._storage, Path(self._directory), self.base_offset, mark=self._mark)
         copy.size_bytes = self.size_bytes
@@ -585,8 +581,8 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Rename all files of the segment to another mark. The `.log` file is last, because it makes the others
-        valid.
+        """Rename all files of the segment to another mark. The `.log` file is the last, because index files without it
+        count as leftovers.
         """
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = self.path(suffix)
@@ -595,6 +591,6 @@ class Segment:
         self._mark = mark
 
     def remove_files(self) -> None:
-        """Delete the segment's files. The `.log` file is first, because recovery deletes indexes that have none."""
+        """Delete the segment's files, the `.log` file first: recovery deletes indexes without a `.log` file."""
         for suffix in (Suffix.LOG, *INDEX_SUFFIXES):
             self._storage.remove(self.path(suffix))

@@ -1,8 +1,8 @@
 """The segments of one log, oldest first; the last one is active.
 
-Readers in threads keep a list that they were given, so a change replaces the list and never modifies it.
-At most three closed segments that are synced have open descriptors. Retired segments wait here, with renamed
-files, until their delete delay is over.
+Readers in threads keep a list that they were given, so a change replaces the list and never modifies it. At most three
+closed segments that are synced have open descriptors. Retired segments stay in a second list, with renamed files, until
+their delete delay is over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSED_OPEN_MAX: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _Retired:
-    """A segment whose files wait to be deleted."""
+    """A retired segment whose files are deleted after a delay. `due_ms` is None until the delay has begun."""
 
     segment: Segment
     delay_ms: int
@@ -33,17 +33,17 @@ class _Retired:
 
 
 class SegmentList:
-    """The segments of one log: at least one, and each begins where the previous one ends."""
+    """The segments of one log: at least one, and each begins at the end offset of the previous one."""
 
     __slots__ = ("_bases", "_open", "_open_files", "_retired", "active", "all")
 
     def __init__(self, segments: list[Segment], open_files: OpenFiles) -> None:
         self._open_files = open_files
         for segment in segments:
-            segment.close()  # this may be a thread that loads logs, and only the event loop opens counted files
+            segment.close()  # only the event loop may open counted files
         self._put(segments)
-        # Closed segments with a descriptor, last used last. A tuple, because most logs have none of these, and an empty
-        # list takes 56 bytes.
+        # Closed segments with an open file, the most recently used one last. A tuple, because most logs have no such
+        # segment, and an empty list takes 56 bytes.
         self._open: tuple[Segment, ...] = ()
         self._retired: tuple[_Retired, ...] = ()
 
@@ -64,7 +64,7 @@ class SegmentList:
         return self.all[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return aborted transactions that overlap [start_offset, end_offset), in the order of their markers."""
+        """Return the aborted transactions that overlap [start_offset, end_offset), in the order of their markers."""
         transactions: list[AbortedTransaction] = []
         for segment in self.since(start_offset):
             for entry in segment.aborted():
@@ -76,7 +76,7 @@ class SegmentList:
 
     def use(self, segment: Segment, *, may_drop: Callable[[Segment], bool]) -> None:
         """Record that a segment is used. If too many closed segments have open files, close the files of the least
-        recently used ones, and drop their indexes from memory if `may_drop` allows it.
+        recently used ones, and remove their indexes from memory if `may_drop` allows it.
         """
         if segment is self.active:
             return
@@ -84,8 +84,8 @@ class SegmentList:
         self.close_unused(may_drop=may_drop)
 
     def close_unused(self, *, may_drop: Callable[[Segment], bool]) -> None:
-        """Close files of the least recently used closed segments, if more than CLOSED_OPEN_MAX of these segments are
-        synced and have open files.
+        """Close the files of the least recently used closed segments, if more than CLOSED_OPEN_MAX closed segments have
+        open files. Unsynced files stay open.
         """
         excess = len(self._open) - CLOSED_OPEN_MAX
         if excess <= 0:
@@ -98,8 +98,9 @@ class SegmentList:
                 segment.drop_indexes()
 
     def begin_next(self, storage: Storage, directory: Path) -> Segment:
-        """Begin a new active segment where the old one ends, and return the old one. If it raises OSError,
-        nothing has changed."""
+        """Begin a new active segment at the end of the old one, and return the old one. If this raises OSError, the
+        list has not changed.
+        """
         old = self.active
         self._open_files.make_room()
         segment = Segment(storage, directory, old.end_offset)
@@ -113,15 +114,15 @@ class SegmentList:
         self._put([*self.all, segment])
 
     def replace_all(self, segments: list[Segment]) -> None:
-        """Set the segments after a truncation or a reset, and close those that were removed."""
+        """Set the segments after a truncation or a reset, and close the segments that were removed."""
         self._release([segment for segment in self.all if segment not in segments])
         for segment in segments:
             if segment.open_files is None:
-                segment.close()  # no room was made for its descriptor
+                segment.close()  # its descriptor is not counted yet
         self._put(segments)
 
     def retire(self, segments: list[Segment], *, delay_ms: int) -> None:
-        """Remove closed segments from the log and rename their files. Raises OSError."""
+        """Remove closed segments from the log, and rename their files for deletion. Raises OSError."""
         self._rename_away(segments, delay_ms)
         self._put([segment for segment in self.all if segment not in segments])
 
@@ -136,10 +137,11 @@ class SegmentList:
         self._put([*self.all[:number], new, *self.all[number + len(old) :]])
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Return segments whose files may be deleted now.
+        """Return the retired segments whose files may be deleted now.
 
-        A segment's delay begins with the first call after it was retired, so that only the caller's
-        monotonic clock counts."""
+        The delay of a segment begins with the first call after it was retired, so that only the caller's monotonic
+        clock is used.
+        """
         if not self._retired:
             return []
         for retired in self._retired:
@@ -150,7 +152,7 @@ class SegmentList:
         return [retired.segment for retired in due]
 
     def close(self, *, for_good: bool = False) -> None:
-        """Close all descriptors. `for_good` means that the partition was deleted."""
+        """Close all descriptors. With `for_good`, mark the segments as retired, because the partition was deleted."""
         for segment in self.all:
             segment.is_retired |= for_good
             segment.close()
@@ -172,7 +174,7 @@ class SegmentList:
             except OSError as error:
                 if error_class(error) is ErrorClass.DISK:
                     raise
-                # On a full disk, even the rename to a longer name may fail. Readers keep the file open.
+                # Even the rename to a longer name may fail on a full disk. Readers keep the file open.
                 segment.remove_files()
                 continue
             self._retired = (*self._retired, _Retired(segment, delay_ms))
@@ -194,13 +196,13 @@ def expired_segments(
     last_stable_offset: int,
     high_watermark: int,
 ) -> tuple[int, bool]:
-    """Return how many of the oldest segments may be deleted, and whether the log must roll before that.
+    """Return how many of the oldest segments may be deleted, and whether the active segment must be closed first.
 
     Segments are deleted from the oldest on without a hole, and only below the high watermark. Segments below the log
     start offset are deleted whatever `cleanup.policy` is. Age and size apply only with `delete`, and only below the
     last stable offset, because read_committed consumers cannot have read later records. The active segment is deleted
-    only by age, if all its records are old enough; in that case the log must roll first. Raises OSError if the
-    modification time of a segment without timestamps cannot be read.
+    only by age, if all its records are old enough; it must be closed first. Raises OSError if the modification time of
+    a segment without timestamps cannot be read.
     """
     sizes_bytes = sum(segment.size_bytes for segment in segments)
     excess_bytes = sizes_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0

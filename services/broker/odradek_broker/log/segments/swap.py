@@ -4,22 +4,22 @@
     2  renamed to <base>.log.swap, indexes first, directory synced   crash: step 3 is done at start
     3  the old segments are renamed to .deleted, the new one loses its mark
 
-Exactly one segment replaces each run of old segments, and it keeps the last batch of the run (without
-records, if necessary). So at start the old segments are those with a base offset in the new one's range.
-The first old segment and the new one have the same base name. While an old `.log` of that name exists, an
-index of that name is an old one: step 3 renames the log, and the start deletes it, after its indexes.
-Without an old `.log` such an index is a new one, because the indexes lose their mark before the log.
+Exactly one segment replaces each run of old segments, and the new segment has the last batch of the run (without
+records, if necessary). So at start, the old segments are those with a base offset in the range of the new segment. The
+first old segment and the new one have the same base name. While an old `.log` of that name exists, an index of that
+name is an old one: step 3 renames the `.log` before the indexes, and the start deletes it after the indexes. Without an
+old `.log`, such an index is a new one, because the new indexes lose their mark before the new `.log`.
 
-Step 3 is not synced. After a power loss a file system keeps a prefix of a directory's changes, in order
-(Kafka relies on this between these renames, too). The start then completes step 3, because the result of
-step 2 is durable. So nothing is lost, and the old segments do not return, because they are renamed before
-the new segment gets its final name.
+Step 3 is not synced. After a power loss a file system keeps a prefix of a directory's changes, in order (Kafka relies
+on this between these renames, too). The start then completes step 3, because the result of step 2 is durable. So
+nothing is lost, and the old segments do not return, because they are renamed before the new segment gets its final
+name.
 
-A truncation of the log first undoes step 2, and no compacted segment gets ready during or after it.
+A truncation of the log first undoes step 2, and no compacted segment is installed during or after it.
 
-If the disk damaged the new segment after step 2, it is discarded while the first old segment exists,
-because then all old segments exist. Otherwise the undamaged part of it is used, and recovery checks it
-like any other segment.
+If the disk damaged the new segment after step 2, it is discarded while the first old segment exists, because then all
+old segments exist. Otherwise the undamaged part of the new segment is used, and recovery checks it like any other
+segment.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from odradek_broker.log.storage import Storage
 
 
 class CompletedSwaps(NamedTuple):
-    """The result of `complete_swaps`: the directory's file names afterwards, the damaged new segments that
-    were discarded, and the damaged ones that had to be used because the old segments were gone."""
+    """The result of `complete_swaps`. `names` are the directory's files afterwards. `given_up` are damaged new segments
+    that were discarded. `damaged` are damaged new segments that had to be used, because the old segments no longer
+    existed.
+    """
 
     names: list[str]
     given_up: list[Path]
@@ -42,8 +44,9 @@ class CompletedSwaps(NamedTuple):
 
 
 def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> CompletedSwaps:
-    """Complete step 3 for each segment whose step 2 was done, and undo incomplete steps 2. `names` are those of all
-    files in the directory.
+    """Complete step 3 for each segment whose step 2 was completed, and undo each incomplete step 2.
+
+    `names` are those of all files in the directory.
     """
     if not any(name.endswith(Suffix.SWAP.value) for name in names):
         return CompletedSwaps(names, [], [])
@@ -61,7 +64,7 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
                 storage.remove(swap)
                 given_up.append(swap)
                 continue
-            end_offset = base_offset  # it is unknown which segments it replaced
+            end_offset = base_offset  # the segments that it replaced are unknown
             damaged.append(directory / log_name)
         first = base_offset + 1 if is_begun else base_offset
         for name in sorted(storage.names(directory), key=_is_log):
@@ -74,7 +77,7 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
             if storage.exists(source):
                 storage.rename(source, directory / file_name(base_offset, suffix))
     for name in storage.names(directory):
-        if name.endswith(Suffix.SWAP.value):  # indexes without their log: step 2 was incomplete
+        if name.endswith(Suffix.SWAP.value):  # indexes without a `.log` file: step 2 was incomplete
             storage.remove(directory / name)
     if swaps:
         storage.sync_directory(directory)
@@ -82,9 +85,9 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
 
 
 def undo_swaps(storage: Storage, directory: Path) -> None:
-    """Delete compacted segments that wait for step 3, because the log that they replace is being truncated.
-
-    The caller has to sync the directory."""
+    """Delete compacted segments whose step 3 has not begun, because the log is being truncated. The caller must sync
+    the directory.
+    """
     names = [n for n in storage.names(directory) if n.endswith(Suffix.SWAP.value)]
     for name in sorted(names, key=lambda name: Suffix.LOG.value not in name):
         storage.remove(directory / name)
@@ -95,7 +98,7 @@ def _is_log(name: str) -> bool:
 
 
 def _end_offset(storage: Storage, path: Path, base_offset: int) -> int | None:
-    """Return the end offset of a segment's file; None unless it consists of valid batches up to its end."""
+    """Return the end offset of a segment's file; None if the file has anything but valid batches."""
     file = storage.open(path)
     try:
         end_offset, end = base_offset, 0
