@@ -282,7 +282,7 @@ def _formatted_again(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a segment that was damaged on disk",
-    "Log of a partition is damaged on disk; it copies the rest from other replicas, if there are any...is "
+    "Log of a partition is damaged on disk; the broker copies lost records from other replicas, if any...is "
     "damaged at byte ...; ... bytes from there on are deleted",
 )
 def _corrupt_segment(_: EmbeddedCluster) -> str:

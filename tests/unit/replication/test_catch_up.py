@@ -89,7 +89,10 @@ def test_it_does_not_wait_for_what_is_not_its_own_or_has_no_leader() -> None:
 def test_it_waits_until_those_that_share_a_partition_have_connected() -> None:
     catch_up = CatchUp(OWN, timeout_ms=1_000)
     everything_in_sync = with_peer(image((1, 2)))
-    assert catch_up.why_not(everything_in_sync, NOBODY, 0) == "broker 2 has not connected yet"
+    assert (
+        catch_up.why_not(everything_in_sync, NOBODY, 0)
+        == "broker 2 has not opened its replication stream yet"
+    )
     assert not catch_up.why_not(everything_in_sync, {PEER}, 1)
     assert not catch_up.why_not(everything_in_sync, NOBODY, 2), "once is enough"
 

@@ -1,15 +1,16 @@
-"""Whether a restarted broker has caught up, so that a rolling restart may go on to the next broker.
+"""Whether a restarted broker has caught up, so that a rolling restart may continue with the next broker.
 
-A broker has caught up when two things hold:
+A broker has caught up when both conditions are true:
 
-- Each of its replicas is in its partition's ISR, or has no leader to catch up with.
-- Each live broker that shares a partition with it has a replication stream to it. Followers open these streams before
-  the broker leads anything (`FollowerLinks.share`). Without this rule a broker could count as caught up although no
-  other broker can reach it, for example because their name servers still return its old address. When the next broker
-  stops, this one may become a leader without followers, and acks=all fails.
+- Each of its replicas is in its partition's ISR, or the partition has no leader.
+- Each live broker that shares a partition with this broker has a replication stream to it. Followers open these streams
+  before the broker leads any partition (`FollowerLinks.share`). Without this condition a broker could count as caught
+  up although no other broker can reach it, for example because their name servers still return its old address. When
+  the next broker stops, this one may become a leader without followers, and acks=all fails.
 
-Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. From then on it always
-does: a replica that falls behind later is a matter for alerts, and no reason to report the broker as not ready.
+Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. It then stays so until
+the process ends: for a replica that falls behind later there are alerts, and it is no reason to report the broker as
+not ready.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ class CatchUp:
         self._is_over = False
 
     def why_not(self, image: MetadataImage, connected: Container[BrokerId], now_ms: int) -> str:
-        """Return why the broker has not caught up; "" once it has, or once the timeout since the first call has
-        passed. `connected` are the brokers that have a replication stream to this one.
+        """Return the reason why the broker has not caught up. Return "" when it has caught up, and from then on, or
+        when the timeout since the first call has passed.
+
+        `connected` are the brokers that have a replication stream to this one.
         """
         if self._is_over:
             return ""
@@ -55,18 +58,18 @@ class CatchUp:
             if self._broker_id not in state.replicas:
                 continue
             if self._broker_id not in state.isr and state.leader != NO_LEADER:
-                return "a replica is not in sync yet"
+                return "a replica of this broker is not in sync yet"
             peers.update(state.replicas)
         peers.discard(self._broker_id)
         for peer in sorted(peers):
             broker = image.brokers.get(peer)
             if broker is not None and _connects_early(broker) and peer not in connected:
-                return f"broker {peer} has not connected yet"
+                return f"broker {peer} has not opened its replication stream yet"
         return ""
 
 
 def _connects_early(broker: BrokerState) -> bool:
-    """Return whether the broker is up and opens streams to brokers that lead none of its partitions.
+    """Return whether the broker is live, and opens streams to brokers that lead none of its partitions.
 
     Older releases, which do not support this level of `metadata.version`, open a stream only to brokers that already
     lead a partition.

@@ -1,8 +1,8 @@
 """Calls to the active controller.
 
-The controllers' addresses are settings. Which controller is active is learnt from heartbeats and from
-responses. A call goes to the controller that is believed to be active, and to the next one when it cannot be
-reached or responds NOT_CONTROLLER, until the caller's deadline.
+The controllers' addresses are settings. Responses, also those to heartbeats, say which controller is active. A call
+goes to the controller that is assumed to be active. If that controller cannot be reached or responds NOT_CONTROLLER,
+the call goes to the next one, until the caller's deadline.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _PASSING = frozenset(
 
 
 class NoController(Exception):
-    """No active controller responded in time. The message says for each controller what happened."""
+    """No active controller responded in time. The message has the error of each controller."""
 
 
 class Channels(Protocol):
-    """Channels to other processes, one for each peer."""
+    """gRPC channels to other processes, one for each peer."""
 
     def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
-        """Return the channel to `peer`, such as `controller-1`. It is opened at its first use."""
+        """Return the channel to `peer`, for example `controller-1`. It is opened at the first call."""
 
     async def close(self) -> None:
         """Close all channels and cancel calls in progress."""
 
 
 class ControllerClient:
-    """Unary calls to the active controller, and the channels to each of them."""
+    """Unary calls to the active controller, and the channels to all controllers."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ControllerClient:
         clock: Clock = SYSTEM_CLOCK,
         channels: Channels | None = None,
     ) -> None:
-        """`identity` is sent with each call, so that a controller of another cluster refuses it.
+        """`identity` is sent with each call, so that a controller of another cluster refuses the call.
 
         Without `channels`, gRPC channels with `tls` are opened.
         """
@@ -80,17 +80,17 @@ class ControllerClient:
         self._active: ControllerId | None = None
 
     def believe(self, controller: int | None) -> None:
-        """Record which controller is active, according to a heartbeat or another response."""
+        """Record which controller is active, according to a response."""
         if controller is not None and controller in self._endpoints:
             self._active = ControllerId(controller)
 
     @property
     def active(self) -> ControllerId | None:
-        """The controller that is believed to be active, if any."""
+        """The controller that is assumed to be active; None if unknown."""
         return self._active
 
     def candidates(self) -> list[ControllerId]:
-        """Return all controllers, the one that is believed to be active first."""
+        """Return all controllers, first the one that is assumed to be active."""
         first = [self._active] if self._active is not None else []
         return first + [node for node in self._order if node != self._active]
 
@@ -104,14 +104,14 @@ class ControllerClient:
     ) -> Any:
         """Call `method` of ControllerService (or AdminService) at the active controller.
 
-        A call is repeated only if it did not reach an active controller, or if the response was lost. So the
-        controller may carry a request out twice; all its requests allow for that.
+        A call is repeated only if it did not reach an active controller, or if the response was lost. So the controller
+        may execute a request twice; all its requests allow for that.
 
         Raises:
             NoController: the deadline passed.
         """
         deadline_ms = self._clock.monotonic_ms() + int(timeout_s * 1000)
-        # A controller that hangs must not use up the time in which another one could respond.
+        # A controller that hangs must not use up the time in which another controller could respond.
         attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
         failures: dict[ControllerId, str] = {}
         while True:
@@ -169,7 +169,7 @@ class ControllerClient:
 
 
 def _reason(error: grpc.aio.AioRpcError) -> str:
-    """Return why a controller did not carry a call out, without gRPC's words around the reason."""
+    """Return the reason for which a controller did not execute a call, without gRPC's words around the reason."""
     details = error.details() or ""
     if failed := _FAILED_TO_CONNECT.fullmatch(details):
         return failed[1]

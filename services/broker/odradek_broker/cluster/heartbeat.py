@@ -1,12 +1,12 @@
-"""The heartbeat: what a broker reports to every controller, and what their responses change.
+"""The heartbeat: what a broker reports to every controller, and what the controllers' responses change.
 
-A broker must be fenced when its process is gone or its event loop hangs, and never because it is busy. So a thread
-sends the heartbeats (heartbeat_threads.py), each with the time since the last iteration of the event loop. Once that
-exceeds `LOOP_AGE_MAX_MS` the thread sends no more heartbeats, and the broker's session at the controller expires.
-Standby controllers get the heartbeats too, so that a new active controller knows which brokers are alive. Only a
+A broker must be fenced when its process has ended or its event loop hangs, but never because it is busy. So a thread
+sends the heartbeats (heartbeat_threads.py), each with the time since the last turn of the event loop. If this time
+exceeds `LOOP_AGE_MAX_MS`, the thread sends no more heartbeats, and the broker's session at the controller expires.
+Standby controllers get the heartbeats, too, so that a new active controller knows which brokers are alive. Only a
 response of the active controller renews the broker's lease.
 
-Callbacks for the event loop are passed to it by `call_soon_threadsafe`. The lease is renewed at once, in the thread
+Callbacks for the event loop are passed to it with `call_soon_threadsafe`. The lease is renewed at once, in the thread
 that receives the response.
 """
 
@@ -31,12 +31,12 @@ _LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_RE
 
 
 class Lease:
-    """How long this broker may respond as a leader without a response from the active controller.
+    """How long this broker may respond to clients as a leader without a response from the active controller.
 
     The lease begins at the *send* time of the last heartbeat to which the active controller responded, so a slow
-    response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the
-    maximal ISR, and a new leader may begin while the lease of the old one still runs. Times are ms of CLOCK_BOOTTIME,
-    which continues while the machine is suspended.
+    response makes it shorter. The lease only bounds how stale a response to a client can be: safety rests on epochs and
+    the maximal ISR, and a new leader may begin before the lease of the old one expires. Times are ms of CLOCK_BOOTTIME,
+    which advances while the machine is suspended.
 
     The heartbeat threads write `until_ms` and the event loop reads it. This needs no lock, because setting one
     attribute is atomic.
@@ -49,17 +49,21 @@ class Lease:
         self.until_ms = 0
 
     def renew(self, sent_at_ms: int) -> None:
-        """Extend the lease: the active controller responded to the heartbeat that was sent at `sent_at_ms`."""
+        """Extend the lease, because the active controller has responded to the heartbeat that was sent at
+        `sent_at_ms`.
+        """
         self.until_ms = max(self.until_ms, sent_at_ms + self._length_ms)
 
     def end(self) -> None:
-        """End the lease: the broker is fenced or stops, and must not respond as a leader any more."""
+        """End the lease. The broker is fenced or stops, and must not respond as a leader any more."""
         self.until_ms = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatUpdate:
-    """The content of the active controller's latest response. It is reported only if it differs from the one before."""
+    """The content of the active controller's latest response. It is reported only if it differs from the previous
+    content.
+    """
 
     controller_id: ControllerId
     controller_epoch: int
@@ -77,7 +81,7 @@ class LoopTick:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to update the time on the running event loop."""
+        """Begin to update the time in the running event loop."""
         self.at_ms = self._clock.monotonic_ms()
         self._handle = asyncio.get_running_loop().call_later(LOOP_TICK_MS / 1000, self.start)
 
@@ -86,7 +90,7 @@ class LoopTick:
             self._handle.cancel()
 
     def age_ms(self) -> int:
-        """Return the time since the last iteration of the event loop."""
+        """Return the time since the last turn of the event loop, in ms."""
         return self._clock.monotonic_ms() - self.at_ms
 
 
@@ -104,27 +108,27 @@ class SentBeats:
         self._sent_at_ms[request.seq] = self._clock.boottime_ms()
 
     def take(self, response: pb.HeartbeatResponse) -> int | None:
-        """Return the send time of the heartbeat that this response answers; None if this stream did not send that
+        """Return the send time of the heartbeat to which this is the response; None if this stream has not sent that
         heartbeat.
         """
         return self._sent_at_ms.pop(response.seq, None)
 
 
 class Beating(Protocol):
-    """Sends a broker's heartbeats, whose content a `Heartbeat` makes: from threads, or in the simulator."""
+    """Sends a broker's heartbeats, from threads or in the simulator. A `Heartbeat` creates their content."""
 
     def start(self) -> None:
         """Begin to send heartbeats."""
 
     def beat_now(self) -> None:
-        """Send a heartbeat without waiting for the interval."""
+        """Send a heartbeat at once, without waiting for the interval."""
 
     def stop(self) -> None:
-        """End the streams without waiting for them."""
+        """End the streams, but do not wait until they have ended."""
 
 
 class Heartbeat:
-    """The content of each heartbeat, and what the responses change.
+    """The content of each heartbeat, and the effects of the responses.
 
     The event loop sets the public attributes. `beat` and `received` may be called from any thread.
     """
@@ -141,10 +145,10 @@ class Heartbeat:
         on_stale: Callable[[], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Make the heartbeat of a registration.
+        """Create the heartbeat of a registration.
 
         Args:
-            on_update: called on `loop` with what a response of the active controller changes.
+            on_update: called on `loop` when a response of the active controller differs from the previous one.
             on_stale: called on `loop` when the controller knows a later registration of this broker id.
         """
         self.image_offset = -1
@@ -189,15 +193,15 @@ class Heartbeat:
     def received(
         self, controller: ControllerId, response: pb.HeartbeatResponse, sent_at_ms: int
     ) -> None:
-        """Handle a controller's response to the heartbeat that was sent at `sent_at_ms` of the boot-time clock."""
+        """Handle a controller's response to the heartbeat that was sent at `sent_at_ms` (CLOCK_BOOTTIME)."""
         if not response.is_active or self.is_stopped:
             return
         is_good = response.error_code == ErrorCode.NONE
         with self._update_lock:
             if response.controller_epoch < self._controller_epoch:
-                # The controller that sent this was deposed, and does not know it yet.
+                # The sender is a deposed controller that does not know of its successor yet.
                 return
-            # An error may come from a controller of another cluster, whose epochs mean nothing here.
+            # An error may come from a controller of another cluster, whose controller epochs have no meaning here.
             if is_good:
                 self._controller_epoch = response.controller_epoch
         if response.error_code in _LIFE_IS_OVER:

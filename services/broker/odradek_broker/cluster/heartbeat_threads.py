@@ -1,7 +1,7 @@
 """Sends heartbeats to every controller, from separate threads and on separate channels.
 
-One thread makes the heartbeats. The gRPC stream to each controller has a reader thread, and a writer thread that gRPC
-runs. So a busy event loop does not delay heartbeats; each one contains the time since the loop's last iteration.
+One thread creates the heartbeats. The gRPC stream to each controller has a reader thread, and a writer thread that gRPC
+runs. So a busy event loop does not delay heartbeats; each heartbeat contains the time since the loop's last turn.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class HeartbeatThreads:
         self._thread.start()
 
     def beat_now(self) -> None:
-        """Send a heartbeat without waiting for the interval, so that the controller learns of a change at once."""
+        """Send a heartbeat at once, without waiting for the interval, so that the controller learns of a change."""
         self._beat_now.set()
 
     def stop(self) -> None:
-        """End the streams without waiting for them."""
+        """End the streams, but do not wait until they have ended."""
         self._heartbeat.is_stopped = True
         self._stopping.set()
         self._beat_now.set()
@@ -113,7 +113,7 @@ class _ControllerStream:
         self._thread.start()
 
     def send(self, request: pb.HeartbeatRequest) -> None:
-        """Queue a heartbeat. If the queue is full because the controller does not read, drop the oldest."""
+        """Queue a heartbeat. If the queue is full because the controller does not read, drop the oldest heartbeat."""
         while True:
             try:
                 self._unsent.put_nowait(request)
@@ -136,7 +136,7 @@ class _ControllerStream:
                 if self._stream():
                     backoff_s = _RECONNECT_MIN_S
             except OSError as error:
-                # The TLS files are unreadable for a moment while they are being replaced.
+                # The TLS files cannot be read for a moment while they are being replaced.
                 _log.warning(
                     "Failed to open a heartbeat stream to the controller", reason=str(error)
                 )
@@ -144,9 +144,9 @@ class _ControllerStream:
             backoff_s = min(backoff_s * 2, _RECONNECT_MAX_S)
 
     def _stream(self) -> bool:
-        """Run one stream from its start to its end; return whether any response arrived.
+        """Run one stream from its start to its end. Return whether any response arrived.
 
-        Each stream opens a new channel, which shows the certificate that the TLS files hold now.
+        Each stream opens a new channel, which uses the certificate that the TLS files contain at that time.
         """
         host, port, tls = self._endpoint
         has_response = False
@@ -167,7 +167,7 @@ class _ControllerStream:
                     if sent_at_ms is not None:
                         self._heartbeat.received(self._controller, response, sent_at_ms)
             except grpc.RpcError as error:
-                # Other parts log that a controller is unreachable; only a refusal is logged here.
+                # Other code logs that a controller cannot be reached. Only a refusal is logged here.
                 if isinstance(error, grpc.Call):
                     self._note_refusal(error.code(), error.details() or "")
             finally:

@@ -1,7 +1,7 @@
-"""AlterPartition: sends the proposals of all leaders on this broker to change their ISRs, with one request in flight.
+"""AlterPartition: sends the ISR proposals of all leaders on this broker, with one request in flight.
 
 Proposals that shrink an ISR wait 20 ms for others, because a lost follower usually concerns many partitions at once.
-Proposals that expand an ISR are sent in the next iteration of the event loop. If no response comes, the replica gets
+Proposals that expand an ISR are sent in the next turn of the event loop. If no response arrives, the replica gets
 REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16 of partition/README.md).
 """
 
@@ -58,13 +58,13 @@ class IsrProposals:
         is_urgent: bool,
         on_response: OnResponse,
     ) -> None:
-        """Queue a proposal for the next request. A newer proposal of a partition replaces an unsent one."""
+        """Queue a proposal for the next request. A newer proposal of a partition replaces one that was not sent yet."""
         self._waiting[partition] = _Waiting(proposal, on_response)
         self._is_urgent |= is_urgent
         self._wake.set()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send queued proposals until cancelled."""
         while True:
             await self._wake.wait()
             if not self._is_urgent:

@@ -1,11 +1,11 @@
 """This broker as a member of the cluster, from its registration to its stop.
 
-joining   The logs are recovered while the broker registers. It reports lost records before it leads
-          any partition again, if necessary with a second registration.
+joining   The logs are recovered while the broker registers. Before it leads any partition again, it reports lost
+          records to the controller, if necessary with a second registration.
 fenced    The broker is registered and follows the metadata, but serves no clients.
 member    The broker is unfenced. Responses to heartbeats renew the lease.
 leaving   The controller moves the leaderships to other brokers, then lets the broker stop.
-stale     Another process has registered this id, or the id was unregistered: this process stops.
+stale     Another process has registered this broker id, or the id was unregistered: this process stops.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _log = event_log(__name__)
 
 
 class LogEnds(Protocol):
-    """Source of the end offsets of the logs on this broker."""
+    """The logs of this broker, as Membership uses them to report their end offsets."""
 
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """Yield the last epoch and the log end offset of each of these partitions that has a log on this broker."""
+        """Yield (partition, last epoch, log end offset) for each of these partitions that has a log on this broker."""
         ...
 
 
 class Membership:
-    """The membership of one broker process. Use it on the event loop only."""
+    """The membership of one broker process. Only the event loop uses this object."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Membership:
         on_stale: Callable[[ProcessRefused], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`beating` creates the object that sends the heartbeats; a `Heartbeat` has their content."""
+        """`beating` creates the object that sends the heartbeats. A `Heartbeat` creates their content."""
         self.broker_id = BrokerId(settings.node_id)
         self.epoch = NO_BROKER_EPOCH
         self.unfenced = asyncio.Event()
@@ -107,7 +107,7 @@ class Membership:
     ) -> None:
         """Recover the logs and register, and report records that were lost.
 
-        The broker registers before the recovery ends, unless that takes less than `_EARLY_LOAD_S`.
+        The broker registers before the recovery ends, unless the recovery takes less than `_EARLY_LOAD_S`.
 
         Raises:
             ProcessRefused: the logs cannot be opened, or the controller refused the registration.
@@ -126,7 +126,7 @@ class Membership:
                 await self._register(report, listeners)
         for damage in report.damage:
             _log.error(
-                "Log of a partition is damaged on disk; it copies the rest from other replicas, if there are any",
+                "Log of a partition is damaged on disk; the broker copies lost records from other replicas, if any",
                 damage=damage,
             )
         _log.info(
@@ -138,16 +138,18 @@ class Membership:
             previous_end=self._directory.restart_class.value,
         )
         await _patiently(
-            self.image_shows(self.is_registered), "the metadata to show this registration"
+            self.image_shows(self.is_registered),
+            "the metadata to contain this broker's registration",
         )
         await self._follow_metadata(self._feed.image)
 
     async def _follow_metadata(self, image: MetadataImage) -> None:
-        """Write the id of the metadata log to disk once the log has one. From then on the broker follows only that log.
+        """Write the incarnation id of the metadata log to disk, when the log has one. From then on the broker follows
+        only that log.
 
         Raises:
-            ProcessRefused: the log has no id although this broker has followed one that has, or the id cannot
-                be written.
+            ProcessRefused: the log has no id although this broker has followed one that has, or the id cannot be
+                written.
         """
         async with self._noting_lock:
             await self._note_incarnation(image.incarnation_id)
@@ -175,7 +177,9 @@ class Membership:
         )
 
     async def _note_raised_level(self, image: MetadataImage) -> None:
-        """Write the id of the metadata log to disk if the log gets one while this broker serves."""
+        """Write the incarnation id of the metadata log to disk, if the log gets an id after this broker has joined. An
+        error is only logged.
+        """
         try:
             await self._follow_metadata(image)
         except ProcessRefused as refused:
@@ -187,7 +191,7 @@ class Membership:
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
     ) -> None:
         settings = self._settings
-        # The second registration follows the first, which has already accounted for the previous process.
+        # A second registration follows the first one of this process, not the previous process.
         previous = self.epoch if self.epoch >= 0 else self._directory.previous_broker_epoch
         request = pb.RegisterRequest(
             cluster_id=settings.cluster_id,
@@ -209,7 +213,7 @@ class Membership:
         error = await self._pool.call(self._directory.loss_reported)
         if error is not None:
             _log.warning(
-                "Failed to save that the controller was told of lost partitions;"
+                "Failed to save that the lost partitions were reported to the controller;"
                 " the next start reports them again",
                 path=str(self._directory.path),
                 error=str(error),
@@ -235,8 +239,8 @@ class Membership:
         )
 
     async def ask_unfenced(self) -> None:
-        """Ask the controller to unfence this broker, and wait until both the image and a heartbeat's response say
-        that it did.
+        """Ask the controller to unfence this broker. Wait until both the image and the response to a heartbeat show
+        that it is unfenced.
         """
         assert self._heartbeat is not None
         self._heartbeat.want_fence = False
@@ -249,23 +253,23 @@ class Membership:
         )
         # The lease begins with the response to a heartbeat that is sent from now on.
         self._beat_now()
-        await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
+        await _patiently(self.unfenced.wait(), "the active controller to respond to heartbeats")
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Report the offset of a new image to the controller. It must be called last, when all parts of the broker
-        have seen the image.
+        """Report the offset of a new image to the controller. This must be called last, after all parts of the broker
+        have applied the image.
         """
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
-            # A broker that shuts down waits until all others have reported that they know its new state. So report
-            # this one at once.
+            # A broker that shuts down waits until all other brokers have reported an image with its new state. So this
+            # broker reports such an image at once.
             if delta.brokers:
                 self._beat_now()
         registered = image.brokers.get(self.broker_id)
         if (
             registered is not None
             and 0 <= self.epoch < registered.broker_epoch
-            # The registration of this process may appear in the metadata before the response to it arrives.
+            # The registration of this process may be in the metadata before its response arrives.
             and registered.incarnation_id != self._incarnation
         ):
             self.found_stale()
@@ -284,7 +288,7 @@ class Membership:
         return broker is not None and broker.broker_epoch == self.epoch
 
     async def image_shows(self, condition: Callable[[MetadataImage], bool]) -> None:
-        """Wait for an image that satisfies the condition."""
+        """Wait until the image satisfies the condition."""
         while not condition(self._feed.image):
             self._image_moved.clear()
             await self._image_moved.wait()
@@ -313,19 +317,19 @@ class Membership:
         try:
             await self._controllers.call("ReportLogEnds", request, timeout_s=_REPORT_TIMEOUT_S)
         except Exception as error:
-            # The controller asks for the report again in the response to the next heartbeat.
+            # The controller requests the report again in the response to the next heartbeat.
             _log.warning(
                 "Failed to report log end offsets to the controller, which will ask again",
                 reason=str(error),
             )
 
     def found_stale(self) -> None:
-        """Stop this process: another one has registered this broker id, or the id was unregistered."""
+        """Stop this process, because another one has registered this broker id, or the id was unregistered."""
         self._lease.end()
         self._on_stale(
             ProcessRefused(
                 f"broker {self.broker_id} was registered by another process, or unregistered (broker epoch"
-                f" {self.epoch} is stale). This process stops; look for another with the same node.id"
+                f" {self.epoch} is stale). This process stops; look for another process with the same node.id"
             )
         )
 
@@ -342,7 +346,7 @@ class Membership:
             self._beat_now()
 
     def partitions_broken(self, broken: tuple[TopicIdPartition, ...]) -> None:
-        """Report to the controller all replicas that failed because of an internal error."""
+        """Report to the controller all replicas that failed because of internal errors."""
         if self._heartbeat is not None:
             self._heartbeat.broken_partitions = tuple(
                 common_pb2.TopicIdPartition(
@@ -353,7 +357,9 @@ class Membership:
             self._beat_now()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Hand the leaderships over to other brokers; return whether the controller let this broker stop in time."""
+        """Let the controller move the leaderships to other brokers. Return whether it let this broker stop within
+        `timeout_s`.
+        """
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
         self._beat_now()
@@ -368,12 +374,12 @@ class Membership:
             self._beating.stop()
 
     def _beat_now(self) -> None:
-        assert self._beating is not None, "heartbeats begin at the registration"
+        assert self._beating is not None, "no heartbeats before the registration"
         self._beating.beat_now()
 
 
 async def _patiently(waiting: Coroutine[Any, Any, object], what: str) -> None:
-    """Wait without a time limit, and log that now and then, so that it does not look like a hang."""
+    """Wait without a time limit. Log every few seconds that this process waits, so that it does not seem to hang."""
     task = asyncio.ensure_future(waiting)
     try:
         while not task.done():

@@ -1,12 +1,12 @@
 """Changes the metadata at the active controller, and waits until this broker's image includes the change.
 
-A change is committed when the controller responds, but this broker receives it by its feed a moment
-later. The response names the entry that made the change (`metadata_offset`), and `change` waits for
-exactly that entry, so that a client that reads here next sees its own write. What other clients
-change meanwhile neither ends the wait nor extends it.
+A change is committed when the controller responds, but this broker receives it through its metadata feed a moment
+later. The response contains the offset of the entry that made the change (`metadata_offset`), and `change` waits for
+exactly that entry, so that a client that reads from this broker next sees its own write. Changes by other clients
+neither end the wait nor extend it.
 
 The wait is bounded: the change stays committed when the feed is slow or broken, and the caller still gets its response.
-The response to the client contains the offset too, so that the client can let any other broker wait for it
+The response to the client contains the offset, too, so that the client can let any other broker wait for the entry
 (`MetadataRequest.min_metadata_offset`).
 """
 
@@ -28,17 +28,17 @@ READABLE_S_MAX: Final = 2.0
 
 
 class Images(Protocol):
-    """This broker's image of the metadata, and its changes."""
+    """This broker's image of the metadata, and notifications of its changes."""
 
     @property
     def image(self) -> MetadataImage: ...
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
-        """Call `watcher` after changes, until the returned function is called."""
+        """Call `watcher` after each change of the image, until the returned function is called."""
 
 
 class Controllers(Protocol):
-    """Calls to the active controller; `ControllerClient` makes them."""
+    """Calls to the active controller, as `ControllerClient` makes them."""
 
     async def call(
         self, method: str, request: Message, *, timeout_s: float, is_admin: bool = False
@@ -50,7 +50,7 @@ async def change(
 ) -> Any:  # the response to `request`
     """Call a method of AdminService that changes metadata, and wait until the image includes the change.
 
-    Both together take at most `timeout_s`. Raises what `ControllerClient.call` raises.
+    The call and the wait together take at most `timeout_s`. Raises the exceptions of `ControllerClient.call`.
     """
     deadline_ms = monotonic_ms() + int(timeout_s * 1000)
     response = await controllers.call(method, request, timeout_s=timeout_s, is_admin=True)
@@ -61,8 +61,8 @@ async def change(
 
 
 async def at_least(images: Images, metadata_offset: int, *, timeout_s: float) -> bool:
-    """Wait until the image includes the metadata entry at this offset, for `READABLE_S_MAX` at most. Return whether
-    it does.
+    """Wait until the image includes the metadata entry at this offset, for at most `timeout_s` and READABLE_S_MAX.
+    Return whether the image includes it.
     """
     if images.image.offset >= metadata_offset:
         return True
@@ -84,9 +84,10 @@ async def at_least(images: Images, metadata_offset: int, *, timeout_s: float) ->
 
 
 async def _committed_offset(controllers: Controllers, deadline_ms: int) -> int:
-    """Ask for the offset of the last committed entry, because an older controller's response to a change has none.
+    """Ask the controller for the offset of the last committed entry, because an older controller's response to a change
+    has no offset.
 
-    That entry is the change itself or a later one. Returns 0 if no controller responds.
+    That entry is the change itself or a later one. Return 0 if no controller responds.
     """
     timeout_s = min(_seconds_left(deadline_ms), READABLE_S_MAX)
     try:

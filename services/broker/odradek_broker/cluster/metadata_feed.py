@@ -1,13 +1,13 @@
 """The metadata feed: keeps the broker's copy of the metadata up to date with the controllers' committed records.
 
-The feed only goes forward. If the broker knows the active controller, it reads from that one, because it commits
-first; otherwise it reads from any controller, and from the next one when the stream breaks. It leaves a standby
-controller after a while, because a standby may be cut off from its leader and then receives no commits. A broker that
-is too far behind gets a snapshot. The snapshot is built beside the present image, and the difference between the two
-is applied in slices, so that the event loop keeps turning.
+The feed never goes back. If the broker knows the active controller, it reads from that one, because it commits first;
+otherwise it reads from any controller, and from the next one when the stream breaks. It leaves a standby controller
+after some seconds, because a standby that has lost its leader receives no commits. A broker that is too far behind gets
+a snapshot. A second image is built from the snapshot, and the difference between the two images is applied in slices,
+so that the event loop can run other work.
 
-`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns the steps
-in which the parts of the broker apply the change; the next batch is read when all of them are done.
+`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns an iterable
+of steps in which the parts of the broker apply the change; the next batch is read when all steps are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
 this program, or it is another log than the one that this broker has followed so far.
@@ -37,9 +37,9 @@ from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
-# If an entry is refused again and again, the image is rebuilt each time, so the pauses grow up to this.
+# The image is rebuilt each time that an entry is refused, so repeated refusals make the pauses grow up to this.
 _RETRY_REFUSED_MAX_S: Final = 10.0
-# How long the feed reads from a standby controller before it looks for the active one again.
+# How long the feed reads from a standby controller before it looks for the active controller again.
 _STANDBY_S: Final = 5.0
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 _NOT_ITS_HISTORY: Final = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION)
@@ -49,13 +49,13 @@ _Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse
 
 
 class FeedBroken(Exception):
-    """The controller sent an invalid entry or snapshot, or one that does not follow the image. The feed tries the
-    next controller.
+    """The controller sent an invalid entry or snapshot, or an entry or snapshot that does not follow the image. The
+    feed tries the next controller.
     """
 
 
 class OtherMetadata(Exception):
-    """The metadata log is not the one that this broker has followed: it has another id."""
+    """The metadata log has another incarnation id than the one that this broker has followed."""
 
 
 class MetadataFeed:
@@ -75,7 +75,7 @@ class MetadataFeed:
         self._on_change = on_change
         self._on_refused = on_refused
         self._refusals: set[ControllerId] = set()  # controllers whose refusal was logged
-        # An image that is built from the start of the log, because an entry was refused. It replaces `image` once it
+        # An image that is built from the start of the log, because an entry was refused. It replaces `image` when it
         # has all entries that `image` has.
         self._rebuilt: MetadataImage | None = None
         self._has_refused = False
@@ -83,9 +83,7 @@ class MetadataFeed:
         self._call: _Call | None = None
 
     def active_moved(self, active: ControllerId) -> None:
-        """End the stream if it comes from a standby controller: the active one commits first, so it is read
-        instead.
-        """
+        """End the stream if it comes from a standby controller, because the active controller commits first."""
         if self._source is not None and self._source != active and self._call is not None:
             self._call.cancel()
 
@@ -120,7 +118,7 @@ class MetadataFeed:
                     raise
                 except (FeedBroken, MetadataDecodeError) as error:
                     _log.error(
-                        "Metadata feed broke and is opened again",
+                        "Metadata feed broke; opening it again",
                         controller=controller,
                         reason=str(error),
                     )
@@ -132,7 +130,7 @@ class MetadataFeed:
                     self._source = self._call = None
                 if self.image.offset != before:
                     backoff_s = _RETRY_MIN_S
-                    # The feed received entries. Start again with the controller that is active now.
+                    # The feed has received entries. Begin again with the controller that is active now.
                     break
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             most_s = _RETRY_REFUSED_MAX_S if self._has_refused else _RETRY_MAX_S
@@ -140,8 +138,8 @@ class MetadataFeed:
             backoff_s = min(backoff_s * 2, most_s)
 
     def _log_refusal(self, controller: ControllerId, reason: str) -> None:
-        """Log a refusal once until the metadata can be read again, because a controller of another cluster refuses each
-        attempt.
+        """Log a refusal once until the metadata can be read again, because a controller of another cluster refuses
+        every attempt.
         """
         if controller not in self._refusals:
             self._refusals.add(controller)
@@ -195,14 +193,14 @@ class MetadataFeed:
     async def _replay(self, message: pb.MetadataBatches) -> None:
         """Replay the entries. The event loop runs other tasks between entries and within long ones.
 
-        The records of an entry are replayed together, because nothing else may see a part of them.
+        The records of an entry are replayed without interruption, because no other code may see a part of an entry.
         """
         for number, entry in enumerate(message.batches):
             if number:
                 await asyncio.sleep(0)
             image = self.image if self._rebuilt is None else self._rebuilt
             if entry.offset <= image.offset:
-                # After a reconnection, an entry may be sent twice.
+                # An entry may be sent twice after a reconnection.
                 continue
             _require_next(image, entry.offset)
             delta = MetadataDelta()
@@ -227,10 +225,12 @@ class MetadataFeed:
         except MetadataDecodeError:
             raise
         except Exception as error:
-            # A record that does not fit is the controller's mistake, and must not end this process.
+            # A record that cannot be applied to the image is an error of the controller, and must not end this process.
             self._refuse_image(image, before)
             reason = shortened(f"{type(error).__name__}: {error}")
-            raise FeedBroken(f"metadata entry {entry.offset} does not fit: {reason}") from error
+            raise FeedBroken(
+                f"metadata entry {entry.offset} cannot be applied: {reason}"
+            ) from error
 
     async def _pass_on(self, image: MetadataImage, delta: MetadataDelta) -> None:
         for number, _ in enumerate(self._on_change(image, delta)):
@@ -244,8 +244,8 @@ class MetadataFeed:
         self._rebuilt = MetadataImage()
 
     def _require_own(self, image: MetadataImage) -> None:
-        """Raise OtherMetadata if the image was built from another metadata log. Called before any part uses the
-        image.
+        """Raise OtherMetadata if the image was built from another metadata log. This is called before any part of the
+        broker uses the image.
         """
         followed = self._controllers.identity.metadata_incarnation_id
         if followed is not None and image.incarnation_id not in (None, followed):
@@ -296,7 +296,7 @@ def _require_next(image: MetadataImage, offset: int) -> None:
 
 
 class _IncomingSnapshot:
-    """A snapshot that arrives in pieces."""
+    """A snapshot that arrives in several messages."""
 
     def __init__(self, first: pb.MetadataSnapshotChunk) -> None:
         self._offset = first.offset
@@ -307,7 +307,7 @@ class _IncomingSnapshot:
     def add(self, chunk: pb.MetadataSnapshotChunk) -> None:
         if chunk.offset != self._offset or chunk.position != self._position:
             raise FeedBroken(
-                f"a snapshot piece begins at byte {chunk.position} instead of {self._position}"
+                f"the next piece of a snapshot begins at byte {chunk.position} instead of {self._position}"
             )
         self._position += len(chunk.data)
         if self._position > SNAPSHOT_BYTES_MAX:

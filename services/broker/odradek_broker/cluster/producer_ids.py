@@ -1,4 +1,4 @@
-"""Producer ids, taken from blocks that the controller allocates with one call for each block."""
+"""Producer ids from blocks. The controller allocates a block in one call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = event_log(__name__)
 class ProducerIdSource:
     """Provides producer ids that are unique in the cluster.
 
-    The next block is fetched before the last one is used up. So new producers, and transactions whose producer epochs
+    The next block is requested before the last one is used up. So new producers, and transactions whose producer epochs
     are exhausted, still get ids during a failover of the controller.
     """
 
@@ -34,13 +34,15 @@ class ProducerIdSource:
         self._controllers = controllers
         self._blocks: deque[range] = deque()
         self._refill: asyncio.Task[ErrorCode] | None = None
-        # Time at which the last allocation failed, on the event loop's clock.
+        # The time of the last failed allocation, on the event loop's clock.
         self._failed_at_s = float("-inf")
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
-        """Return a new producer id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block."""
+        """Return a new producer id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block. Waits for a
+        block if none is left.
+        """
         while not self._blocks:
-            # All callers that wait share one call, and its error.
+            # All waiting callers share one call, and its error.
             code = await asyncio.shield(self._refilling())
             if code is not ErrorCode.NONE:
                 return code, NO_PRODUCER_ID
@@ -48,8 +50,8 @@ class ProducerIdSource:
         return ErrorCode.NONE, producer_id
 
     def take(self, count: int) -> list[ProducerId]:
-        """Return up to `count` new producer ids without waiting. If few are left, another block is fetched
-        meanwhile.
+        """Return up to `count` new producer ids without waiting. If few ids remain, another block is requested in the
+        background.
         """
         taken: list[ProducerId] = []
         while self._blocks and len(taken) < count:

@@ -1,4 +1,4 @@
-"""The registration: a broker tells the controller its id and addresses, and which logs lost records."""
+"""The registration: a broker sends the controller its id, its addresses, and the partitions whose logs lost records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = event_log(__name__)
 def wire_listeners(
     listeners: Sequence[ListenerAddress], *, security_protocol: str
 ) -> list[common_pb2.Listener]:
-    """Return the advertised listeners as messages of the registration."""
+    """Return the advertised listeners as protobuf messages for the registration."""
     return [
         common_pb2.Listener(
             name=listener.name,
@@ -44,7 +44,7 @@ def wire_listeners(
 
 
 def wire_restart_class(restart_class: RestartClass) -> pb.RestartClass:
-    """Return the protobuf value for how the previous process ended."""
+    """Return the protobuf value of a restart class, which says what survived the end of the previous process."""
     return _RESTART_CLASSES[restart_class]
 
 
@@ -57,8 +57,8 @@ def wire_partitions(partitions: Sequence[TopicIdPartition]) -> list[common_pb2.T
 
 
 async def register(controllers: ControllerClient, request: pb.RegisterRequest) -> BrokerEpoch:
-    """Register the broker at the controller, and return the broker epoch. It waits for an active controller without
-    a time limit.
+    """Register the broker at the controller, and return the broker epoch. Waits for an active controller without a time
+    limit.
 
     Raises:
         ProcessRefused: the controller refused the registration.

@@ -23,7 +23,7 @@ _log = event_log(__name__)
 
 
 class TopicCreation:
-    """Creates topics at the controller and waits until this broker's image has them."""
+    """Creates topics at the controller, and waits until this broker's image has them."""
 
     def __init__(self, *, controllers: ControllerClient, images: Images) -> None:
         self._controllers = controllers
@@ -32,13 +32,13 @@ class TopicCreation:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether a topic that a client uses is created when it does not exist."""
+        """Whether a missing topic is created when a client uses it (`auto.create.topics.enable`)."""
         return bool(cluster_config(self._images.image, "auto.create.topics.enable"))
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create the topics that do not exist, and return the error of each that could not be created.
+        """Create those of these topics that do not exist. Return the error of each topic that could not be created.
 
-        The controller chooses the counts of partitions and replicas: the defaults of the cluster.
+        The new topics have the cluster's default numbers of partitions and replicas.
         """
         missing = [name for name in names if TopicName(name) not in self._images.image.topic_ids]
         codes = await asyncio.gather(
@@ -61,7 +61,8 @@ class TopicCreation:
     ) -> ErrorCode:
         """Create an internal topic if it does not exist, with fewer replicas if fewer brokers are live.
 
-        A `min_isr` above 1 becomes min.insync.replicas of the topic, but never more than its replicas.
+        If `min_isr` is above 1, the topic's min.insync.replicas is set to it, but to no more than the number of
+        replicas.
         """
         if TopicName(name) in self._images.image.topic_ids:
             return ErrorCode.NONE
@@ -75,7 +76,7 @@ class TopicCreation:
     async def _once(
         self, name: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> ErrorCode:
-        """Create a topic with one request, even if several clients use the topic at the same time."""
+        """Create a topic with one request, even if several callers need the topic at the same time."""
         task = self._under_way.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(
@@ -108,11 +109,11 @@ class TopicCreation:
             return ErrorCode.LEADER_NOT_AVAILABLE
         if not response.topics:
             _log.error(
-                "Controller's response does not name the topic that it was to create", topic=name
+                "Controller's response does not name the topic that was to be created", topic=name
             )
             return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
-        # Another broker may have created the topic a moment ago: `change` waited for that entry as well.
+        # TOPIC_ALREADY_EXISTS: another broker may just have created the topic. `change` has waited for that entry, too.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
                 "Failed to create a topic automatically",

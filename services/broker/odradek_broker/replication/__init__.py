@@ -1,3 +1,3 @@
-"""This broker's replicas, with their logs and replication streams: all the I/O that the decisions of `partition/`
-ask for.
+"""This broker's replicas, with their logs and replication streams. This package does all the I/O for the decisions of
+`partition/`.
 """

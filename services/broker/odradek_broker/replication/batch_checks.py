@@ -1,14 +1,14 @@
 """Checks of record batches before they are appended: 61 bytes of header and one CRC for each batch.
 
-`check_client_batches` is on the hot path of produce: one `unpack` and one CRC per batch, no objects per
-record. `scan_replicated` does the same for batches that a leader pushed.
+`check_client_batches` is on the hot path of produce: one `unpack` and one CRC per batch, no objects per record.
+`scan_replicated` does the same for batches that a leader sent.
 
-Batches are decompressed and read only on compacted topics, where a record without a key would be accepted
-and then lost, and to find the records that a batch is refused for. Decompression takes as long as the client
-wants it to: a batch of 61 KB may expand to 60 MiB. So `RecordChecks` reads only small batches on the event loop
-(`SMALL_*`). The others go to the pool, one check at a time for the whole broker, which leaves the other threads
-to the disk. Partitions take turns, and each keeps the order of its produces. The size to which the batches of one
-produce may expand is bounded (`expanded_bytes_max`).
+Batches are decompressed and read only on compacted topics, where a record without a key would be accepted and then
+lost, and to find the records because of which a batch is refused. A client can make decompression expensive: a batch of
+61 KB may expand to 60 MiB. So `RecordChecks` reads only small batches on the event loop (`SMALL_*`). Other batches are
+read on disk threads, one check at a time for the whole broker, so that the other threads stay free for the disk.
+Partitions take turns, and each keeps the order of its produces. The size to which the batches of one produce may expand
+is bounded (`expanded_bytes_max`).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from odradek_protocol.records.hashes import crc32c
 
 _COMPRESSION_CODE_MAX: Final = 4
 _RECORD_BYTES_MIN: Final = 7
-"""The size in bytes of a record without key, value and headers: length, attributes, two deltas, two lengths and a
+"""The size in bytes of a record without key, value and headers: its length, attributes, two deltas, two lengths and a
 count.
 """
 _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
-"""The most bytes that one compressed byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
+"""The maximum number of bytes to which one compressed byte expands, by codec number: none, gzip, snappy, lz4, zstd."""
 INVALID_RECORDS_MAX: Final = 10_000
 _END_OFFSET_MAX: Final = (1 << 63) - 1
 _RECORDS_AT_ONCE: Final = 1000
@@ -81,11 +81,11 @@ class CheckedBatches(Struct, frozen=True, gc=False):
 
 
 class BatchRefused(Struct, frozen=True, gc=False):
-    """Why the batches of a produce are not appended.
+    """The reason why the batches of a produce are refused.
 
     `invalid_records` are the indexes of the first `INVALID_RECORDS_MAX` invalid records, counted over all batches. The
-    tuple is empty if a batch as a whole is invalid, or if the records were not read yet. If they were not read,
-    `name_records(bytes_expanded_max)` reads them and returns the refusal with their indexes.
+    tuple is empty if a batch as a whole is invalid, or if the records were not read yet. In the second case
+    `name_records(bytes_expanded_max)` reads the records and returns the refusal with their indexes.
     """
 
     error: ErrorCode
@@ -102,7 +102,7 @@ _NO_KEY: Final = BatchRefused(
 
 
 NO_TRANSACTIONS: Final = BatchRefused(
-    # Nothing would ever end the transaction, so read_committed consumers would be stuck behind it.
+    # Nothing would ever end the transaction, so read_committed consumers could never read past it.
     ErrorCode.INVALID_TXN_STATE,
     "transactions are not supported",
 )
@@ -121,7 +121,7 @@ def check_client_batches(
 ) -> CheckedBatches | BatchRefused:
     """Check complete batches that a client sent.
 
-    `transactional` is the error for a transactional batch, or None if such batches are accepted. `is_internal` accepts
+    `transactional` is the refusal of a transactional batch; None if such batches are accepted. `is_internal` accepts
     control batches, transactional batches, batches without sequence numbers, and any batch size.
     """
     size_bytes = len(buffer)
@@ -207,7 +207,8 @@ def check_client_batches(
                 )
         if refused is not None:
             return refused
-        # A coordinator writes batches without sequence numbers, for a producer whose identity it has checked (KIP-98).
+        # A coordinator writes batches without sequence numbers, for a producer whose identity the coordinator has
+        # checked (KIP-98).
         is_coordinators = is_internal and base_sequence < 0
         if producer_id >= 0 and not is_coordinators and not attributes & CONTROL_MASK:
             if positions or end != size_bytes:
@@ -262,7 +263,8 @@ def _check_usual(
 def check_keys(
     buffer: ByteBuffer, batches: CheckedBatches, bytes_expanded_max: int
 ) -> BatchRefused | None:
-    """Refuse records without a key. Compaction keeps only the last record of each key, so it would lose them.
+    """Return a refusal if a record has no key. Compaction keeps only the last record of each key, so it would delete
+    such records.
 
     Raises:
         ExpandedTooLarge: the batches together expand to more than `bytes_expanded_max`.
@@ -281,8 +283,8 @@ def check_keys(
 
 
 class ScannedBatches(Struct, frozen=True, gc=False):
-    """What the headers of batches from a leader contain: the end offset, and the leader epochs with their start
-    offsets; and whether all batches are valid.
+    """The result of reading the headers of batches from a leader: the end offset, the leader epochs with their start
+    offsets, and whether all batches are valid (`is_intact`).
     """
 
     end_offset: Offset
@@ -291,7 +293,7 @@ class ScannedBatches(Struct, frozen=True, gc=False):
 
 
 def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> ScannedBatches:
-    """Read the headers and check the CRCs of batches that a leader sent. It never raises.
+    """Read the headers and check the CRCs of batches that a leader sent. This never raises.
 
     The first batch may begin below `base_offset` if it ends above it.
     """
@@ -325,10 +327,10 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
 
 
 def _records_max(attributes: int, size_bytes: int) -> int:
-    """Return the most records that a batch of this many bytes can contain, whether it is compressed or not.
+    """Return the maximum number of records that a batch of this many bytes can contain, compressed or not.
 
     Each record takes one offset, so a header with a false count would use up offsets and sequence numbers. Kafka reads
-    every record of the batch. This check does not decompress the batch; it only bounds the count.
+    every record of the batch. This check does not decompress the batch, so it can only bound the count.
     """
     compression = attributes & COMPRESSION_MASK
     expanded_bytes = size_bytes
@@ -376,7 +378,7 @@ def _named(
     """Return the refusal with the indexes of the invalid records, and the expanded size of the batch in bytes.
 
     Raises:
-        ExpandedTooLarge: the batch expands to too many bytes.
+        ExpandedTooLarge: the batch expands to more than `bytes_expanded_max`.
     """
     invalid: list[int] = []
     size_bytes = 0
@@ -424,14 +426,16 @@ def _corrupt(position: int, reason: str) -> BatchRefused:
 
 
 Look = Callable[[int], BatchRefused | None]
-"""A check: it takes the most bytes that the batches may expand to, reads them, and returns why they are refused, or
-None. Raises ExpandedTooLarge.
+"""A check of batches. It reads the batches, which may expand to as many bytes as its argument says, and returns a
+refusal or None. Raises ExpandedTooLarge.
 """
 OnChecked = Callable[[BatchRefused | None], None]
 
 
 def expanded_bytes_max(max_message_bytes: int) -> int:
-    """Return the most bytes that the batches of one produce may expand to on a topic with this max.message.bytes."""
+    """Return the maximum number of bytes to which the batches of one produce may expand, on a topic with this
+    max.message.bytes.
+    """
     return min(max(EXPANSION_MAX * max_message_bytes, SMALL_EXPANDED_BYTES_MAX), BYTES_EXPANDED_MAX)
 
 
@@ -463,18 +467,19 @@ class _Check:
 
 
 class RecordChecks:
-    """Runs all checks of a broker that decompress batches and read their records. It is used only on the event loop."""
+    """Runs all checks of a broker that decompress batches and read their records. Only the event loop uses
+    this object.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        # The waiting checks of each partition. The first partition has the next turn.
+        # The waiting checks of each partition, oldest first. The first partition in the dict is the next one to be
+        # checked.
         self._lines: dict[Hashable, deque[_Check]] = {}
         self._is_running = False
 
     def is_busy(self, partition: Hashable) -> bool:
-        """Return whether checks of the partition are queued. If so, later produce requests must be queued
-        after them.
-        """
+        """Return whether checks of the partition are queued. Later produce requests must then be queued after them."""
         return partition in self._lines
 
     def check(
@@ -486,10 +491,10 @@ class RecordChecks:
         max_message_bytes: int,
         on_checked: OnChecked,
     ) -> None:
-        """Run the check `look` on batches of `size_bytes`: on a disk thread, or at once if they are small.
+        """Run the check `look` on batches of `size_bytes`: on a disk thread, or at once if the batches are small.
 
-        `on_checked` is called exactly once, possibly before this returns, in the order in which the partition's
-        checks were requested.
+        `on_checked` is called exactly once, possibly before this returns, in the order in which the partition's checks
+        were requested.
         """
         if size_bytes <= SMALL_BYTES_MAX and partition not in self._lines:
             try:
@@ -540,7 +545,7 @@ class RecordChecks:
         queue = self._lines.pop(partition)
         queue.popleft()
         if queue:
-            # Put the partition at the end, so that all others have their turn first.
+            # The partition goes to the end, so that all others have their turn first.
             self._lines[partition] = queue
         try:
             check.on_checked(check.refused)

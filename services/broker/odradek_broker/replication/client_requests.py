@@ -31,9 +31,9 @@ from odradek_runtime.logs import event_log
 OnProduced = Callable[[ProduceOutcome], None]
 OnDeleted = Callable[[OffsetOutcome], None]
 QUEUED_MAX: Final = 64
-"""How many produces may share an append."""
+"""The maximum number of produces that share one append."""
 QUEUED_BYTES_MAX: Final = 16 << 10
-"""Larger produces do not wait for others, because copying them into one append costs more than it saves."""
+"""A larger produce does not wait to share an append, because copying its batches would cost more than sharing saves."""
 _EMPTY: Final = bytearray()
 _NONE: Final = ErrorCode.NONE
 _log = event_log(__name__)
@@ -41,20 +41,20 @@ _log = event_log(__name__)
 
 class ProduceTransaction(NamedTuple):
     """The transactional id of a produce request. `mode` says whether the partition leader asks the coordinator to add
-    the partition to the transaction, or only to verify it (KIP-890).
+    the partition to the transaction, or only to verify that it was added (KIP-890).
     """
 
     transactional_id: str
     mode: RegistrationMode
 
     def includes(self, producer: ev.ProducerBatch | None) -> bool:
-        """Whether a produce of this producer is transactional."""
+        """Return whether a produce of this producer is transactional."""
         return producer is not None and producer.is_transactional
 
     def event(
         self, produce: ev.ProduceRequested
     ) -> ev.ProduceRequested | ev.TransactionalProduceRequested:
-        """Return the replica's event for a produce request that may or may not be transactional."""
+        """Return the replica's event for a produce request that may be transactional."""
         if not self.includes(produce.producer):
             return produce
         return ev.TransactionalProduceRequested(
@@ -63,7 +63,7 @@ class ProduceTransaction(NamedTuple):
 
 
 class Produce(Struct, gc=False):
-    """A produce request with checked batches. `buffer` is writable; the log owns it once the batches are stamped.
+    """A produce request with checked batches. `buffer` is writable; after `stamped` it belongs to the log.
 
     `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
     """
@@ -82,19 +82,18 @@ class Produce(Struct, gc=False):
         on_done: OnProduced,
         log_append_time_ms: int,
     ) -> Produce:
-        """Return the request for `records`, which are copied if they are read-only."""
+        """Return the request for `records`. They are copied if they are read-only."""
         buffer: bytearray | memoryview
         if isinstance(records, bytearray) or (type(records) is memoryview and not records.readonly):
             buffer = records
         else:
-            # This is the only copy. It is needed because the caller still owns a read-only buffer, which must not be
-            # changed.
+            # The only copy of the batches: a read-only buffer still belongs to the caller, and must not be changed.
             buffer = bytearray(records)
         return cls(buffer, batches, on_done, perf_counter(), log_append_time_ms)
 
     def stamped(self, base_offset: int, leader_epoch: LeaderEpoch) -> bytearray | memoryview:
-        """Write offsets, leader epoch and time into the batches, and return the buffer, which belongs to the log from
-        now on.
+        """Write offsets, leader epoch and time into the batches, and return the buffer. It belongs to the log from now
+        on.
         """
         buffer, self.buffer = self.buffer, _EMPTY
         if len(self.batches.positions) == 1 and self.log_append_time_ms < 0:
@@ -113,8 +112,9 @@ class Produce(Struct, gc=False):
 class ProduceTurns:
     """Lets small produces to one partition that arrive in one turn of the event loop share an append.
 
-    Waiting only delays a produce that has no other to share an append with. So after a turn in which no two produces
-    were for the same partition, the next `AT_ONCE` produces of the broker are appended when they arrive.
+    Waiting for the end of the turn only delays a produce if no other arrives with which it can share an append. So
+    after a turn in which no two produces were for the same partition, the next `AT_ONCE` produces of the broker are
+    appended when they arrive.
     """
 
     AT_ONCE: ClassVar[int] = 128
@@ -126,7 +126,7 @@ class ProduceTurns:
         self._queues: dict[ProduceQueue, None] = {}
         self._count = 0
         self.at_once = self.AT_ONCE
-        """How many of the next produces should not wait for the end of their turn."""
+        """The number of produces that are still appended without waiting for the end of their turn."""
 
     def added_to(self, queue: ProduceQueue) -> None:
         """Count a produce that was added to `queue`, which is flushed at the end of this turn."""
@@ -145,7 +145,7 @@ class ProduceTurns:
 
 
 class Stepping(Protocol):
-    """The host of a replica, as its queue of produces uses it."""
+    """The host of a replica, as ProduceQueue uses it."""
 
     def step(self, event: ev.Event) -> None:
         """Let the replica handle an event."""
@@ -162,10 +162,10 @@ class ProduceQueue:
         self.requests: list[ev.ProduceRequested] = []
 
     def is_for(self, acks: int, records: Sized, expected_leader_epoch: LeaderEpoch) -> bool:
-        """Whether a produce that is not transactional should wait for others.
+        """Return whether a produce that is not transactional should wait for others.
 
-        A request with acks=0 does not wait, because its caller must learn of an error at once. Nor does a
-        coordinator's, which has an expected leader epoch: coordinators already write once per turn.
+        A request with acks=0 does not wait, because its caller must learn of an error at once. A coordinator's request,
+        which has an expected leader epoch, does not wait either, because coordinators write only once per turn.
         """
         if acks == 0 or len(records) > QUEUED_BYTES_MAX or expected_leader_epoch >= 0:
             return False
@@ -176,7 +176,9 @@ class ProduceQueue:
         return True
 
     def add(self, request: ev.ProduceRequested) -> None:
-        """Add a request. If one of the same producer already waits, all requests that wait are appended first."""
+        """Add a request. If a request of the same producer is already in the queue, all queued requests are appended
+        first.
+        """
         producer = request.producer
         if len(self.requests) == QUEUED_MAX or (
             producer is not None and producer.producer_id in self._producer_ids()
@@ -189,7 +191,7 @@ class ProduceQueue:
         return [r.producer.producer_id for r in self.requests if r.producer is not None]
 
     def take(self) -> ev.ProducesRequested:
-        """Remove and return all requests, as one event."""
+        """Remove all requests, and return them as one event."""
         requests, self.requests = self.requests, []
         return ev.ProducesRequested(requests=tuple(requests))
 
@@ -212,21 +214,23 @@ class ClientRequests:
         self._next_id = 1
 
     def add_produce(self, produce: Produce) -> int:
-        """Register a produce request, and return its request id. `respond_to_produce` removes it."""
+        """Add a produce request, and return its request id. `respond_to_produce` removes it."""
         request_id = self._next_id
         self._next_id += 1
         self._produces[request_id] = produce
         return request_id
 
     def add_delete(self, on_done: OnDeleted) -> int:
-        """Register a DeleteRecords request, and return its request id. `respond_to_delete` removes it."""
+        """Add a DeleteRecords request, and return its request id. `respond_to_delete` removes it."""
         request_id = self._next_id
         self._next_id += 1
         self._deletes[request_id] = on_done
         return request_id
 
     def batches_of(self, effect: fx.Append) -> tuple[bytes | bytearray | memoryview, int, int]:
-        """Return the stamped batches of the requests that an append names, and their numbers of records and batches."""
+        """Return the stamped batches of the requests that an Append effect names, and the numbers of records and
+        batches.
+        """
         first_id: Any = effect.request_id  # an int: the effect is an append of requests
         produce = self._produces[first_id]
         data: bytes | bytearray | memoryview = produce.stamped(
@@ -262,7 +266,7 @@ class ClientRequests:
     def respond(self, produce: Produce, outcome: ProduceOutcome) -> None:
         """Pass the outcome to the caller of a produce request.
 
-        An exception of the caller's callback is only logged, so that it does not take this partition offline.
+        An exception of the caller's `on_done` is only logged, so that it does not take this partition offline.
         """
         self._counters.produce_errors += outcome.error is not _NONE
         self._counters.produce_latencies.observe(perf_counter() - produce.began_s)
@@ -297,7 +301,7 @@ def stamp_batches(
 
 
 def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Write the LogAppendTime (KIP-32) into the header of a batch, and compute the CRC again, which covers it."""
+    """Write the LogAppendTime (KIP-32) into the header of a batch, and the new CRC, because the CRC covers the time."""
     _, batch_length, *_ = HEADER.unpack_from(buffer, position)
     low_byte = position + ATTRIBUTES_AT + 1
     buffer[low_byte] = buffer[low_byte] | TIMESTAMP_TYPE_MASK

@@ -1,4 +1,6 @@
-"""Counters of the data path: totals for the metrics, and the bytes that consumers may read."""
+"""Counters of the produce, fetch and replication paths: totals for the metrics, and the bytes that
+consumers may read.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +66,12 @@ class Counters:
 
 
 class VisibleBytes:
-    """Counts the bytes of one partition that become readable for consumers; only differences of its counts matter.
+    """Counts the bytes of one partition that become readable for consumers. Only differences of a count have a meaning.
 
     `total_bytes` counts the bytes below the high watermark, `stable_bytes` those that are also below the last stable
-    offset. A waiting fetch sleeps until the count for its isolation level has risen by the bytes that it still lacks,
-    so the count rises whenever the offset moves past a record, also past records of which only the offsets are known:
-    those that were in the log before the process started.
+    offset. A waiting fetch sleeps until the count for its isolation level has risen by the bytes that it still lacks.
+    So the count must rise whenever the offset passes a record, even a record that was in the log before the process
+    started and whose size is unknown.
     """
 
     __slots__ = ("_above_stable", "_above_watermark", "_appended_bytes")
@@ -83,11 +85,12 @@ class VisibleBytes:
         log_bytes: int,
     ) -> None:
         """Records that are in the log above the last stable offset, or above the high watermark, are counted later.
-        Their sizes are unknown, and each of the two parts is counted as large as the log: a fetch that wakes too early
-        reads again, but one that wakes too late delays records.
+
+        Their sizes are unknown, and each of the two parts is counted as if it were as large as the log: a fetch that
+        wakes too early only reads again, but one that wakes too late delays records.
         """
         self._appended_bytes = 0
-        # The bytes below the last stable offset; None unless there are transactions.
+        # The steps of `stable_bytes`; None while the last stable offset equals the high watermark.
         self._above_stable: _Steps | None = None
         if last_stable_offset < high_watermark:
             self._above_stable = _Steps(last_stable_offset)
@@ -99,7 +102,7 @@ class VisibleBytes:
 
     @classmethod
     def of(cls, log: PartitionLog) -> Self:
-        """Start to count for a log that was just opened."""
+        """Return a count that starts at the present offsets of a log that was just opened."""
         return cls(
             last_stable_offset=log.last_stable_offset,
             high_watermark=log.high_watermark,
@@ -109,12 +112,12 @@ class VisibleBytes:
 
     @property
     def total_bytes(self) -> int:
-        """How many bytes the high watermark has passed."""
+        """The number of bytes that the high watermark has passed."""
         return self._above_watermark.passed_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes the last stable offset has passed."""
+        """The number of bytes that the last stable offset has passed."""
         return (self._above_stable or self._above_watermark).passed_bytes
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
@@ -122,12 +125,12 @@ class VisibleBytes:
         self._above_watermark.add(end_offset, appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Count the appends below the new high watermark. Call it only if the log has no open transaction."""
+        """Count the appends below the new high watermark. Must be called only if the log has no open transaction."""
         self._above_watermark.pass_to(high_watermark)
         self._above_stable = None
 
     def committed_behind(self, high_watermark: Offset, last_stable_offset: Offset) -> None:
-        """Count the appends below the high watermark, and for `stable_bytes` only those that are also below the last
+        """Count the appends below the high watermark; in `stable_bytes`, count only those that are also below the last
         stable offset.
         """
         watermark = self._above_watermark
@@ -138,16 +141,17 @@ class VisibleBytes:
         stable.pass_to(last_stable_offset)
 
     def cut(self, end_offset: Offset) -> None:
-        """Forget the appends above `end_offset`, because the log was truncated to there or begins there."""
+        """Remove the appends above `end_offset`, because the log was truncated to this offset or reset to it."""
         self._above_watermark.cut(end_offset)
 
 
 class _Steps:
-    """Counts the bytes that an offset has passed which follows the end of a log, and keeps the appends above it.
+    """Counts the bytes that a rising offset of a log has passed, and stores the appends above this offset (steps).
 
-    The offset may stand still for hours while appends continue: the high watermark with acks=1 and too few in-sync
-    replicas, the last stable offset while a transaction is open. So at most STEPS_MAX appends are kept apart, and later
-    ones are merged into the last one. While the offset is inside of a step, its bytes are counted in proportion.
+    The offset may not move for hours while appends continue: the high watermark with acks=1 and too few in-sync
+    replicas, the last stable offset while a transaction is open. So at most STEPS_MAX steps are stored, and later
+    appends are merged into the last step. While the offset is inside of a step, the bytes of the step are counted in
+    proportion.
     """
 
     __slots__ = ("_steps", "passed_bytes", "passed_to")
@@ -155,15 +159,15 @@ class _Steps:
     def __init__(self, passed_to: Offset, passed_bytes: int = 0) -> None:
         self.passed_to = passed_to
         self.passed_bytes = passed_bytes
-        # For each append: its end offset, and the number of bytes appended up to there. It is created at the first
-        # append, because a deque takes 760 bytes, and most partitions of a broker are idle.
+        # For each append: its end offset, and the number of bytes appended up to its end. The deque is created at the
+        # first append, because it takes 760 bytes, and most partitions of a broker are idle.
         self._steps = _NO_STEPS
 
     def __bool__(self) -> bool:
         return bool(self._steps)
 
     def add(self, end_offset: Offset, total_bytes: int) -> None:
-        """Add an append that ends at this offset, and with which the appended bytes are `total_bytes`."""
+        """Add an append that ends at `end_offset`. `total_bytes` are the bytes of all appends up to this one."""
         steps = self._steps
         if steps is _NO_STEPS:
             steps = self._steps = deque()
@@ -173,7 +177,7 @@ class _Steps:
             steps[-1] = (end_offset, total_bytes)
 
     def pass_to(self, offset: Offset, then: _Steps | None = None) -> None:
-        """Count the bytes below an offset, and add to `then` the steps that were passed."""
+        """Count the bytes below `offset`, and add the steps that were passed to `then`."""
         steps = self._steps
         while steps and steps[0][0] <= offset:
             self.passed_to, self.passed_bytes = steps.popleft()
@@ -186,7 +190,7 @@ class _Steps:
                 then.add(offset, self.passed_bytes)
 
     def cut(self, end_offset: Offset) -> None:
-        """Forget what is above an offset."""
+        """Remove the steps above `end_offset`."""
         steps = self._steps
         last = None
         while steps and steps[-1][0] > end_offset:
@@ -196,7 +200,7 @@ class _Steps:
         self.passed_to = min(self.passed_to, end_offset)
 
     def _bytes_at(self, offset: Offset, step: tuple[Offset, int]) -> int:
-        """Return the count at an offset inside of the first step, at least one more than before."""
+        """Return the count at an offset inside of the first step; it is at least one more than the present count."""
         end_offset, total_bytes = step
         share = (offset - self.passed_to) / (end_offset - self.passed_to)
         return self.passed_bytes + max(1, int((total_bytes - self.passed_bytes) * share))

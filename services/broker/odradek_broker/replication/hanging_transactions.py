@@ -1,20 +1,20 @@
 """Finds and ends hanging transactions: open transactions that no marker will ever end.
 
 A transaction hangs when its marker was lost, by an unclean election or a loss of power, and its producer begins no
-other transaction in this partition. Consumers with read_committed then never read past it, and retention stops. A
-partition leader asks about each transaction that has been open for longer than any transaction timeout allows.
+other transaction in this partition. Consumers with read_committed then never read past the transaction, and retention
+stops. A partition leader asks about each transaction that has been open for longer than any transaction timeout allows.
 
-    open for too long --> every coordinator is asked --> one says LIVE, or does not respond --> asked at a later check
-                                     +--> COMMITTED or ABORTED, or nobody knows it --> a marker by the leader itself
+    open for too long --> ask every coordinator --> one says LIVE, or does not respond --> ask again at a later check
+                                   +--> COMMITTED or ABORTED, or nobody knows it --> the leader writes a marker
 
 Only the responses of all partitions of `__transaction_state` are a proof, because a transactional id cannot be derived
-from a producer id. No batch is appended without a committed registration. So a coordinator that has loaded and knows
-nothing of the transaction has completed it, or has forgotten its id since: no marker is under way. The producer may
-come back between the question and the marker. In that case its entry in the log's producer state has changed, or a
-registration is under way, and the leader writes no marker.
+from a producer id. No batch is appended without a committed registration. So a coordinator that has loaded its state,
+and does not know the transaction, has completed it or has deleted its transactional id since: no marker is on its way.
+The producer may return between the question and the marker. In that case its entry in the log's producer state has
+changed, or one of its batches waits for a coordinator, and the leader writes no marker.
 
-In `__consumer_offsets` a marker also decides which offsets are committed, so the group coordinator writes it. There
-the producer's guard (groups/pending_offsets.py) tells whether the producer came back.
+In `__consumer_offsets` a marker also decides which offsets are committed, so the group coordinator writes the marker.
+In that topic the producer's guard (groups/pending_offsets.py) shows whether the producer has returned.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OpenTransaction(NamedTuple):
 
 
 class CoordinatorResolutions(NamedTuple):
-    """What one loaded coordinator knows about the transactions of a request, in the order of the request."""
+    """The state of each transaction in a request, in the order of the request, according to one coordinator."""
 
     coordinator_partition: PartitionIndex
     coordinator_epoch: LeaderEpoch
@@ -65,7 +65,7 @@ class CoordinatorResolutions(NamedTuple):
 
 
 class ProducerResolver(Protocol):
-    """Asks all transaction coordinators of the cluster what they know about open transactions."""
+    """Asks all transaction coordinators of the cluster about the state of open transactions."""
 
     async def resolve(
         self, transactions: Sequence[OpenTransaction]
@@ -77,15 +77,15 @@ class OffsetTransactions(Protocol):
     """The transactions in the partitions of `__consumer_offsets` that this broker leads."""
 
     def guard(self, partition: PartitionIndex, producer_id: ProducerId) -> int | None:
-        """Return the producer's guard, or None if the partition is not loaded yet."""
+        """Return the producer's guard (groups/pending_offsets.py); None if the partition is not loaded yet."""
 
     async def end_hanging(self, partition: PartitionIndex, request: EndHanging) -> ErrorCode:
-        """Write the marker if the guard is still valid, and wait until it is committed."""
+        """Write the marker if the guard is still valid, and wait until the marker is committed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """An open transaction of a partition, with its state before the coordinators were asked."""
+class _Candidate:
+    """An open transaction of a partition, with the producer's state (`entry`) before the coordinators were asked."""
 
     host: PartitionHost
     entry: ProducerEntry
@@ -93,7 +93,7 @@ class _Found:
 
     @property
     def key(self) -> tuple[TopicIdPartition, ProducerId, int]:
-        """A key of this transaction; later transactions of the same producer have other keys."""
+        """The key of this transaction. Later transactions of the same producer have other keys."""
         return (
             self.host.partition,
             self.transaction.producer_id,
@@ -102,11 +102,11 @@ class _Found:
 
 
 class HangingReport(NamedTuple):
-    """An old open transaction. `outcome` is True if it may be committed, False if it may be aborted, or the error that
-    says why neither is allowed.
+    """An old open transaction. `outcome` is True if an operator may commit it, False if an operator may abort it, or
+    the error that says why neither is allowed.
 
-    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond, so it is
-    not known whether one will end it.
+    INVALID_TXN_STATE: a coordinator will end the transaction. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond,
+    so it is unknown whether a coordinator will end the transaction.
     """
 
     topic: TopicName
@@ -119,7 +119,7 @@ class HangingReport(NamedTuple):
 
 
 class HangingTransactions:
-    """Looks for hanging transactions in the partitions that this broker leads. It is used only on the event loop."""
+    """Looks for hanging transactions in the partitions that this broker leads. Only the event loop uses this object."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class HangingTransactions:
         open_ms_max: int,
         may_end: bool = True,
     ) -> None:
-        """`open_ms_max` is more than the timeout of any transaction. Without `may_end`, hanging transactions are only
-        logged.
+        """`open_ms_max` must be longer than the timeout of any transaction. Without `may_end`, hanging transactions are
+        only logged.
         """
         self._table = table
         self._resolver = resolver
@@ -140,9 +140,9 @@ class HangingTransactions:
         self._check_interval_ms = check_interval_ms
         self._open_ms_max = open_ms_max
         self._may_end = may_end
-        # The time at which each open transaction was first seen, by (partition, producer id, first offset).
+        # The time at which this broker first saw each open transaction, by (partition, producer id, first offset).
         self._seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
-        self._checked = 0  # how many of the old transactions the last checks have looked at
+        self._checked = 0  # how many of the old transactions were already checked
 
     async def run(self) -> None:
         """Check periodically until cancelled."""
@@ -155,98 +155,109 @@ class HangingTransactions:
 
     async def check(self) -> None:
         """Ask the coordinators about the transactions that have been open for too long, and end those that hang."""
-        found = self._next_of(self._old())
-        guards = [self._guard(one) for one in found]
+        candidates = self._next_of(self._old())
+        guards = [self._guard(candidate) for candidate in candidates]
         hanging = 0
-        outcomes = await self._outcomes(found)
-        for one, guard, outcome in zip(found, guards, outcomes, strict=True):
+        outcomes = await self._outcomes(candidates)
+        for candidate, guard, outcome in zip(candidates, guards, outcomes, strict=True):
             if isinstance(outcome, bool):
-                code = await self._end(one, guard, is_commit=outcome)
+                code = await self._end(candidate, guard, is_commit=outcome)
                 hanging += code is not ErrorCode.NONE
         self._table.counters.transaction_incidents.hanging = hanging
 
     async def find(
         self, topic: TopicName | None, *, older_than_ms: int | None
     ) -> list[HangingReport]:
-        """Return the transactions that have been open for `older_than_ms`, and what the coordinators say about each.
+        """Return the transactions that have been open for `older_than_ms`, and what the coordinators respond about
+        each.
 
-        None stands for longer than any timeout allows. The time counts from when this broker first saw a transaction,
-        so the transaction may have been open for longer.
+        With None, the transactions that have been open for longer than any transaction timeout. The time counts from
+        the moment when this broker first saw a transaction, so the transaction may have been open for longer.
         """
-        found = [
-            one for one in self._old(older_than_ms) if topic is None or one.host.topic == topic
+        candidates = [
+            candidate
+            for candidate in self._old(older_than_ms)
+            if topic is None or candidate.host.topic == topic
         ][:CHECKED_MAX]
         now_ms = self._table.clock.boottime_ms()
         return [
             HangingReport(
-                topic=one.host.topic,
-                partition=one.host.partition.partition,
-                producer_id=one.transaction.producer_id,
-                producer_epoch=one.transaction.producer_epoch,
-                first_offset=one.entry.transaction_first_offset,
-                open_for_ms=now_ms - self._seen_ms.get(one.key, now_ms),
+                topic=candidate.host.topic,
+                partition=candidate.host.partition.partition,
+                producer_id=candidate.transaction.producer_id,
+                producer_epoch=candidate.transaction.producer_epoch,
+                first_offset=candidate.entry.transaction_first_offset,
+                open_for_ms=now_ms - self._seen_ms.get(candidate.key, now_ms),
                 outcome=outcome,
             )
-            for one, outcome in zip(found, await self._outcomes(found), strict=True)
+            for candidate, outcome in zip(candidates, await self._outcomes(candidates), strict=True)
         ]
 
     async def end(self, partition: TopicIdPartition, producer_id: ProducerId) -> ErrorCode:
         """End one hanging transaction for an operator, whatever its age. The coordinators are asked first, as in
         `check`.
 
-        INVALID_TXN_STATE: a coordinator will end the transaction, or the producer has no open one.
+        INVALID_TXN_STATE: a coordinator will end the transaction, or the producer has no open transaction.
         COORDINATOR_NOT_AVAILABLE: a coordinator did not respond. COORDINATOR_LOAD_IN_PROGRESS: the group coordinator
         has not loaded this partition of `__consumer_offsets` yet.
         """
         host = self._table.by_id.get((partition.topic_id, partition.partition))
         if host is None or not host.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        found = [one for one in _open(host) if one.transaction.producer_id == producer_id]
-        if not found:
+        candidates = [
+            candidate
+            for candidate in _open(host)
+            if candidate.transaction.producer_id == producer_id
+        ]
+        if not candidates:
             return ErrorCode.INVALID_TXN_STATE
-        guard = self._guard(found[0])
-        (outcome,) = await self._outcomes(found)
+        guard = self._guard(candidates[0])
+        (outcome,) = await self._outcomes(candidates)
         if isinstance(outcome, ErrorCode):
             return outcome
-        return await self._end(found[0], guard, is_commit=outcome, is_by_operator=True)
+        return await self._end(candidates[0], guard, is_commit=outcome, is_by_operator=True)
 
-    def _old(self, open_ms_max: int | None = None) -> list[_Found]:
-        """Return the transactions that have been open for too long. Forget when those that ended were first seen."""
+    def _old(self, open_ms_max: int | None = None) -> list[_Candidate]:
+        """Return the transactions that have been open for too long. Delete the start times of transactions that have
+        ended.
+        """
         open_ms_max = self._open_ms_max if open_ms_max is None else open_ms_max
         now_ms = self._table.clock.boottime_ms()
         seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
-        old: list[_Found] = []
+        old: list[_Candidate] = []
         for host in list(self._table.by_id.values()):
             if not host.is_leader:
                 continue
-            for one in _open(host):
-                key = one.key
+            for candidate in _open(host):
+                key = candidate.key
                 seen_ms[key] = self._seen_ms.get(key, now_ms)
                 if now_ms - seen_ms[key] >= open_ms_max:
-                    old.append(one)
+                    old.append(candidate)
         self._seen_ms = seen_ms
         return old
 
-    def _next_of(self, old: Sequence[_Found]) -> Sequence[_Found]:
-        """Return up to CHECKED_MAX of the transactions, beginning where the previous call ended: the oldest ones may be
-        long and healthy, and must not keep the others from being checked.
+    def _next_of(self, old: Sequence[_Candidate]) -> Sequence[_Candidate]:
+        """Return up to CHECKED_MAX of the transactions, from the end of the previous call's result on: the oldest
+        transactions may be long but healthy, and must not keep the others from being checked.
         """
         first = self._checked if self._checked < len(old) else 0
         self._checked = first + CHECKED_MAX
         return old[first : self._checked]
 
-    async def _outcomes(self, found: Sequence[_Found]) -> list[bool | ErrorCode]:
-        """Ask the coordinators. Return for each transaction whether to commit it, or the error that says why it
-        must not be ended.
+    async def _outcomes(self, candidates: Sequence[_Candidate]) -> list[bool | ErrorCode]:
+        """Ask the coordinators. Return for each transaction whether to commit it (True) or abort it (False), or the
+        error that says why it must not be ended.
         """
-        if not found:
+        if not candidates:
             return []
-        responses = await self._resolver.resolve([one.transaction for one in found])
+        responses = await self._resolver.resolve(
+            [candidate.transaction for candidate in candidates]
+        )
         if not self._is_complete(responses):
-            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(found)
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(candidates)
         return [
             _outcome([response.resolutions[number] for response in responses])
-            for number in range(len(found))
+            for number in range(len(candidates))
         ]
 
     def _is_complete(self, responses: Sequence[CoordinatorResolutions]) -> bool:
@@ -263,21 +274,30 @@ class HangingTransactions:
         partitions = image.topics[topic_id].partitions
         return bool(partitions) and all(state.partition in current for state in partitions)
 
-    def _guard(self, found: _Found) -> int | None:
-        """Return the guard of a transaction in `__consumer_offsets`, before the coordinators are asked about it."""
-        if found.host.topic != OFFSETS_TOPIC:
+    def _guard(self, candidate: _Candidate) -> int | None:
+        """Return the guard of a transaction in `__consumer_offsets`, from before the coordinators are asked about it;
+        None in other topics.
+        """
+        if candidate.host.topic != OFFSETS_TOPIC:
             return None
-        return self._offsets.guard(found.host.partition.partition, found.transaction.producer_id)
+        return self._offsets.guard(
+            candidate.host.partition.partition, candidate.transaction.producer_id
+        )
 
     async def _end(
-        self, found: _Found, guard: int | None, *, is_commit: bool, is_by_operator: bool = False
+        self,
+        candidate: _Candidate,
+        guard: int | None,
+        *,
+        is_commit: bool,
+        is_by_operator: bool = False,
     ) -> ErrorCode:
-        host, transaction = found.host, found.transaction
+        host, transaction = candidate.host, candidate.transaction
         fields: dict[str, Any] = {
             "partition": str(host),
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
-            "first_offset": found.entry.transaction_first_offset,
+            "first_offset": candidate.entry.transaction_first_offset,
             "outcome": "commit" if is_commit else "abort",
         }
         if not self._may_end and not is_by_operator:
@@ -288,9 +308,9 @@ class HangingTransactions:
             )
             return ErrorCode.INVALID_TXN_STATE
         if host.topic == OFFSETS_TOPIC:
-            code = await self._end_offsets(found, guard, is_commit=is_commit)
+            code = await self._end_offsets(candidate, guard, is_commit=is_commit)
         else:
-            code = await self._write_marker(found, is_commit=is_commit)
+            code = await self._write_marker(candidate, is_commit=is_commit)
         if code is ErrorCode.NONE:
             _log.error("Ended a hanging transaction: its marker was lost", **fields)
             self._table.counters.transaction_incidents.add(
@@ -300,52 +320,54 @@ class HangingTransactions:
                     partition=host.partition.partition,
                     producer_id=transaction.producer_id,
                     producer_epoch=transaction.producer_epoch,
-                    first_offset=Offset(found.entry.transaction_first_offset),
+                    first_offset=Offset(candidate.entry.transaction_first_offset),
                     is_commit=is_commit,
                     wall_ms=self._table.clock.wall_ms(),
                 )
             )
         return code
 
-    async def _write_marker(self, found: _Found, *, is_commit: bool) -> ErrorCode:
+    async def _write_marker(self, candidate: _Candidate, *, is_commit: bool) -> ErrorCode:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def written(codes: Sequence[ErrorCode]) -> None:
             if not done.done():
                 done.set_result(codes[0])
 
-        found.host.transactions.end_hanging(
-            found.transaction.producer_id,
-            found.entry,
+        candidate.host.transactions.end_hanging(
+            candidate.transaction.producer_id,
+            candidate.entry,
             is_commit=is_commit,
             on_done=written,
             deadline_ms=self._table.clock.boottime_ms() + _MARKER_TIMEOUT_MS,
         )
         return await done
 
-    async def _end_offsets(self, found: _Found, guard: int | None, *, is_commit: bool) -> ErrorCode:
+    async def _end_offsets(
+        self, candidate: _Candidate, guard: int | None, *, is_commit: bool
+    ) -> ErrorCode:
         if guard is None:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         request = EndHanging(
-            producer_id=found.transaction.producer_id,
-            producer_epoch=found.transaction.producer_epoch,
+            producer_id=candidate.transaction.producer_id,
+            producer_epoch=candidate.transaction.producer_epoch,
             is_commit=is_commit,
             guard=guard,
         )
         try:
             async with asyncio.timeout(_MARKER_TIMEOUT_MS / 1000):
-                return await self._offsets.end_hanging(found.host.partition.partition, request)
+                return await self._offsets.end_hanging(candidate.host.partition.partition, request)
         except TimeoutError:
             return ErrorCode.REQUEST_TIMED_OUT
 
 
-def _open(host: PartitionHost) -> Iterator[_Found]:
-    """Yield the open transactions of a host's replica, oldest first."""
+def _open(host: PartitionHost) -> Iterator[_Candidate]:
+    """Yield the open transactions in a host's log, oldest first."""
     producers = host.log.producers
     for producer_id in producers.ongoing():
         entry = producers.entry(producer_id)
         assert entry is not None, producer_id
-        yield _Found(host, entry, OpenTransaction(host.partition, producer_id, entry.epoch))
+        yield _Candidate(host, entry, OpenTransaction(host.partition, producer_id, entry.epoch))
 
 
 def _outcome(resolutions: Sequence[Resolution]) -> bool | ErrorCode:

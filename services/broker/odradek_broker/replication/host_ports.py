@@ -34,7 +34,9 @@ Host_contra = TypeVar("Host_contra", contravariant=True)
 
 
 class Registration(NamedTuple):
-    """A partition leader's request to the coordinator of a transactional id, before a transaction's first batch."""
+    """A request of a partition leader to the coordinator of a transactional id, before the first batch of a
+    transaction: is this partition part of the transaction?
+    """
 
     partition: TopicIdPartition
     topic: TopicName
@@ -42,12 +44,12 @@ class Registration(NamedTuple):
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     mode: RegistrationMode
-    deadline_ms: int  # on the monotonic clock that the replica uses
+    deadline_ms: int  # on the clock of the replica's events (CLOCK_BOOTTIME)
 
 
 class RegistrationResponse(NamedTuple):
-    """The coordinator's response to a Registration. Its partition and leader epoch are -1 if no coordinator
-    decided.
+    """The coordinator's response to a Registration. `coordinator_partition` and `coordinator_epoch` are -1 if no
+    coordinator decided.
     """
 
     error: ErrorCode
@@ -68,25 +70,26 @@ class TransactionRegistrar(Protocol):
 
 
 class Watcher(Protocol[Host_contra]):
-    """An object that is notified when a partition may have new records, or can no longer be read on this broker."""
+    """An object that a host notifies when its partition may have new readable records, or can no longer be read on this
+    broker.
+    """
 
     def on_partition_moved(self, host: Host_contra) -> None:
-        """Handle a change of the high watermark or the role, or the removal of the replica. The method must be fast,
-        and must not call the host.
-        """
+        """Handle a change of the high watermark or the role, or the removal of the replica. This must be fast, and must
+        not call the host."""
 
 
 class LeaderStreamPort(Protocol[Host_contra]):
     """The leader's end of one follower's replication stream, as the host of a replica uses it."""
 
     def send(self, host: Host_contra, effect: Effect) -> None:
-        """Send the response to an attach: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
+        """Send the response to a follower's Attach: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
 
     def mark_due(self, host: Host_contra) -> None:
-        """Record that there may be data, or a new high watermark, to send."""
+        """Record that there may be new data, or a new high watermark, to send."""
 
     def forget(self, host: Host_contra) -> None:
-        """Forget the host, because it was removed or is no longer attached to this stream."""
+        """Remove the host from this stream, because its replica was removed or the follower is no longer attached."""
 
 
 class FollowerStreamPort(Protocol[Host_contra]):
@@ -100,7 +103,7 @@ class FollowerStreamPort(Protocol[Host_contra]):
 
 
 class LogOwner(Protocol):
-    """The replica that owns a log, as LogWork (disk/log_work.py) uses it."""
+    """The owner of a log, as LogWork (disk/log_work.py) uses it: the host of a replica."""
 
     is_failed: bool
     is_removed: bool
@@ -112,14 +115,14 @@ class LogOwner(Protocol):
         """Return a context in which an internal error takes only this replica offline."""
 
     def read_failed(self, failure: StorageFailed) -> None:
-        """Handle a failure to read the log, or to work on its files."""
+        """Handle a storage error in a read of the log, or in work on its files."""
 
     def failed(self, reason: str) -> None:
-        """Take the replica offline, because it cannot continue with this log."""
+        """Take the replica offline, because its log can no longer be used."""
 
 
 class Surroundings(Protocol[Host_contra]):
-    """The objects of a broker that all its PartitionHosts share; a PartitionHost runs one replica."""
+    """The objects of a broker that all its PartitionHosts share. A PartitionHost runs one replica."""
 
     clock: Clock
     pool: Pool
@@ -130,7 +133,9 @@ class Surroundings(Protocol[Host_contra]):
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """Sends registrations to transaction coordinators; None if the cluster does not support transactions."""
+        """The object that sends registrations to transaction coordinators; None if the cluster does not support
+        transactions.
+        """
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort[Host_contra] | None:
         """Return the open stream of a follower's session; None if it has ended."""
@@ -139,25 +144,29 @@ class Surroundings(Protocol[Host_contra]):
         """Return this broker's open stream to a leader by its session id; None if it has ended."""
 
     def wake(self, host: Host_contra) -> None:
-        """Give this replica Tick events for as long as it waits for a deadline."""
+        """Begin to pass Tick events to this replica. They end when the replica no longer waits for a point in time."""
 
     def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
-        """Begin or stop following a leader, and notify the coordinators of the new role."""
+        """Begin or stop to follow a leader, and notify the coordinators of the replica's new role."""
 
     def propose_isr(self, host: Host_contra, effect: fx.ProposeIsr) -> None:
-        """Send an ISR change to the controller."""
+        """Send a proposed ISR change to the controller."""
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the directory offline unless it is only full. The hosts are notified in a later turn of the
+        """Take the data directory offline, unless its disk is only full. The hosts are notified in a later turn of the
         event loop.
         """
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
-        """Return whether, by the metadata image, another replica is in the ISR and so has all committed records."""
+        """Return whether another replica is in the ISR, according to the metadata image, and so has all committed
+        records.
+        """
 
     def partition_broke(self, host: Host_contra, reason: str) -> None:
-        """Report to the controller that an internal error took this replica offline, so that it elects another one."""
+        """Report to the controller that an internal error took this replica offline, so that the controller elects
+        another leader.
+        """
 
     @property
     def storage_problem(self) -> str:
-        """Why this broker cannot write at present; "" if it can."""
+        """The reason why this broker cannot write at present; "" if it can."""

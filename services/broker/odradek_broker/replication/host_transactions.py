@@ -1,5 +1,5 @@
-"""The transactional requests of one replica: its host asks coordinators, writes markers, and logs markers that were
-lost or that contradict the coordinator's decision.
+"""The transactional requests of one replica. For the replica, its host asks transaction coordinators and writes
+markers. It logs markers that were lost, or that contradict the coordinator's decision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OnMarked = Callable[[Sequence[ErrorCode]], None]
 TransactionEffect: TypeAlias = (
     fx.RegisterTransaction | fx.AnswerMarkers | fx.OrphanEnded | fx.TransactionTorn
 )
-_NOT_ASKED = RegistrationResponse(
+_NO_COORDINATOR = RegistrationResponse(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, PartitionIndex(-1), NO_LEADER_EPOCH
 )
 _log = event_log(__name__)
@@ -53,7 +53,7 @@ class Owner(Protocol):
 
 
 class HostTransactions:
-    """The transactional requests of one replica that wait for a response. It is used only on the event loop."""
+    """The transactional requests of one replica that wait for a response. Only the event loop uses this object."""
 
     __slots__ = ("_clock", "_incidents", "_last_request_id", "_owner", "_writes")
 
@@ -65,8 +65,8 @@ class HostTransactions:
         self._last_request_id = 0
 
     def write(self, markers: Sequence[ev.Marker], *, on_done: OnMarked, deadline_ms: int) -> None:
-        """Write transaction markers, all in one append. `on_done` is called once, when they are committed or
-        refused.
+        """Write transaction markers, all in one append. `on_done` is called once with a code for each marker, when the
+        markers are committed or refused.
         """
         self._last_request_id += 1
         self._writes[self._last_request_id] = on_done
@@ -85,7 +85,9 @@ class HostTransactions:
         on_done: OnMarked,
         deadline_ms: int,
     ) -> None:
-        """End a transaction that no coordinator will end, if the producer's state in the log is still `entry`."""
+        """End a transaction that no coordinator will end, unless the producer's state in the log differs
+        from `entry`.
+        """
         self._last_request_id += 1
         self._writes[self._last_request_id] = on_done
         self._owner.step(
@@ -115,7 +117,9 @@ class HostTransactions:
     def _register(
         self, effect: fx.RegisterTransaction, registrar: TransactionRegistrar | None
     ) -> None:
-        """Ask the coordinator to confirm the producer's transaction, and pass its response to the replica."""
+        """Ask the coordinator to confirm the producer's transaction, and pass the coordinator's response to the
+        replica.
+        """
         owner = self._owner
 
         def responded(response: RegistrationResponse) -> None:
@@ -131,7 +135,7 @@ class HostTransactions:
                 )
 
         if registrar is None:
-            responded(_NOT_ASKED)
+            responded(_NO_COORDINATOR)
             return
         registrar.register(
             Registration(
@@ -147,9 +151,9 @@ class HostTransactions:
         )
 
     def _written(self, effect: fx.AnswerMarkers) -> None:
-        """Pass the outcome to the caller of `write`.
+        """Pass the outcome to the caller of `write` or `end_hanging`.
 
-        An exception of the caller's callback is only logged, so that it does not take this partition offline.
+        An exception of the caller's `on_done` is only logged, so that it does not take this partition offline.
         """
         try:
             self._writes.pop(effect.request_id)(effect.error_codes)
@@ -195,7 +199,7 @@ class HostTransactions:
 
 
 def marker_batches(effect: fx.AppendMarkers, *, now_ms: int) -> bytes:
-    """Return the control batches of these markers, with one record each, and with their final offsets."""
+    """Return control batches for these markers, each with one record and its final offset."""
     return b"".join(
         encode_marker(
             ControlType.COMMIT if marker.is_commit else ControlType.ABORT,

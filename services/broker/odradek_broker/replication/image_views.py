@@ -1,7 +1,7 @@
-"""The metadata image in the forms that replicas use: events about partitions and brokers, and the settings of logs.
+"""The metadata image in the forms that replicas use: events about partitions and brokers, and log settings.
 
-A broker has thousands of replicas on the same few brokers, and hundreds of logs with the settings of one topic. Those
-share one value each, until a change of the image may concern it.
+A broker has thousands of replicas on the same few brokers, and hundreds of logs with the settings of one topic. Equal
+values are shared, until a change of the image may change them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ _log = event_log(__name__)
 
 
 class ImageViews:
-    """Views of the image that `follow` was called with last."""
+    """Cached values from the image that was passed to `follow` last."""
 
     def __init__(self, image: MetadataImage, *, defaults: LogConfig) -> None:
-        """`defaults` are this broker's own settings of logs."""
+        """`defaults` are the log settings of this broker."""
         self._image = image
         self._defaults = defaults
         self._brokers: dict[tuple[BrokerId, ...], tuple[ev.BrokerView, ...]] = {}
         self._configs: dict[TopicName, LogConfig] = {}
 
     def follow(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
-        """Forget what a change of the image may concern; without a delta, or if it is another image, everything."""
+        """Remove the cached values that a change of the image may concern. Without a `delta`, or with another image
+        object, remove all of them.
+        """
         if delta is None or image is not self._image or delta.brokers:
             self._brokers.clear()
         if delta is None or image is not self._image or delta.configs or delta.topics_removed:
@@ -36,7 +38,7 @@ class ImageViews:
         self._image = image
 
     def partition(self, state: PartitionState, config: LogConfig) -> ev.PartitionChanged:
-        """Return the event that describes one partition and those of its brokers that the image knows."""
+        """Return the event that describes one partition and those of its brokers that are registered."""
         image = self._image
         brokers = self._brokers.get(state.replicas)
         if brokers is None:
@@ -59,7 +61,9 @@ class ImageViews:
         )
 
     def log_config(self, topic: TopicName) -> LogConfig:
-        """Return a topic's log settings. Its configs override the cluster's, and these override the broker's."""
+        """Return a topic's log settings. Configs of the topic override those of the cluster, which override the
+        broker's.
+        """
         config = self._configs.get(topic)
         if config is None:
             config = self._configs[topic] = self._read_config(topic)
@@ -78,7 +82,7 @@ class ImageViews:
 
 
 def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
-    """Return the state of one broker in the form that events of replicas use; None if the image lacks the broker."""
+    """Return the state of one broker in the form that events of replicas use; None if the broker is not registered."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return None

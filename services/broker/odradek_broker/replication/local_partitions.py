@@ -1,7 +1,8 @@
-"""The partitions of this broker: finds them for requests, lets fetches wait, and notifies of changes.
+"""The partitions of this broker: they are looked up for requests and watched for changes, and fetches wait for new
+records here.
 
-gRPC servicers, the Kafka listener and the coordinators all use it, so that every rule holds for every protocol.
-Everything runs on the broker's event loop; nothing here may be called from another thread.
+The gRPC servicers, the Kafka listener and the coordinators all use this module, so that every rule applies to every
+protocol. Everything runs on the broker's event loop, and no other thread may call it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from odradek_runtime.budget.loop_turns import Pace
 
 
 class FetchWant(Struct, frozen=True, kw_only=True, gc=False):
-    """A partition that a fetch reads, as `LocalPartitions.find` returned it, and the offset to read from."""
+    """One partition of a fetch, as `LocalPartitions.find` returned it, and the offset from which to read."""
 
     partition: Partition | ErrorCode
     offset: Offset
@@ -65,10 +66,10 @@ class LocalPartitions:
             acks_all_without_controller=acks_all_without_controller,
         )
         self._image_watchers: dict[Callable[[MetadataImage], None], None] = {}
-        self._is_image_news_due = False
+        self._is_image_call_due = False
 
     def find(self, topic: Topic, partition: PartitionIndex) -> Partition | ErrorCode:
-        """Return this broker's replica of a partition, or the error that says why there is none."""
+        """Return this broker's replica of a partition. If there is none, return the error for the client."""
         table = self._table
         host = (
             table.by_id.get((topic, partition))
@@ -97,8 +98,9 @@ class LocalPartitions:
 
         At least one batch is returned even if it is larger than `bytes_max`. The caller cancels this when the client
         disconnects. With `may_send_files` an outcome may have a `file_slice`, which may be sent only if
-        `Partition.gate_read` returns it. `pace` lets other requests run between thousands of `wants`. `hold` is told
-        how many bytes of records may be in memory: `bytes_max` during a read, then as many as were read.
+        `Partition.gate_read` returns it. `pace` lets other requests run between thousands of `wants`. `hold` is called
+        with the number of bytes of records that may be in memory: `bytes_max` before a read, then the number that was
+        read.
         """
         deadline_ms = self._clock.monotonic_ms() + wait_ms_max
         waiter: FetchWaiter | None = None
@@ -117,7 +119,11 @@ class LocalPartitions:
                     pace,
                 )
                 if hold is not None:
-                    hold(sum(one.size_bytes for one in outcomes if one.file_slice is None))
+                    hold(
+                        sum(
+                            outcome.size_bytes for outcome in outcomes if outcome.file_slice is None
+                        )
+                    )
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
                 if remaining_ms <= 0 or _is_worth_responding(outcomes, bytes_min):
                     return outcomes
@@ -131,7 +137,7 @@ class LocalPartitions:
                         is_committed_only=read_committed,
                     )
                     if not is_of_one_moment:
-                        # Records that were appended since a partition was read would be missed, so read again.
+                        # Appends since a partition was read are not counted yet, so the partitions are read again.
                         continue
                 missing_bytes = bytes_min - sum(outcome.size_bytes for outcome in outcomes)
                 await waiter.wait(bytes_missing=missing_bytes, timeout_s=remaining_ms / 1000)
@@ -145,7 +151,7 @@ class LocalPartitions:
         return self._table.image
 
     def leader_of(self, topic: Topic, partition: PartitionIndex) -> LeaderNow:
-        """Return the leader of a partition, for the hint in NOT_LEADER_OR_FOLLOWER responses."""
+        """Return the leader of a partition, which NOT_LEADER_OR_FOLLOWER responses name for the client."""
         topic_id = topic if isinstance(topic, bytes) else self.image.topic_ids.get(topic)
         state = None if topic_id is None else self.image.partition(TopicId(topic_id), partition)
         if state is None:
@@ -153,7 +159,9 @@ class LocalPartitions:
         return LeaderNow(state.leader, LeaderEpoch(state.leader_epoch))
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
-        """Call `watcher` after changes of the image, once per turn of the loop; return a function that stops it."""
+        """Call `watcher` after changes of the image, at most once per turn of the event loop. Return a function that
+        ends the calls.
+        """
         self._image_watchers[watcher] = None
 
         def unwatch() -> None:
@@ -162,13 +170,13 @@ class LocalPartitions:
         return unwatch
 
     def image_changed(self) -> None:
-        """Call the watchers of the image in the next turn of the loop, once for all changes until then."""
-        if not self._is_image_news_due and self._image_watchers:
-            self._is_image_news_due = True
+        """Schedule one call of the image watchers in the next turn of the event loop, for all changes until then."""
+        if not self._is_image_call_due and self._image_watchers:
+            self._is_image_call_due = True
             asyncio.get_running_loop().call_soon(self._tell_image_watchers)
 
     def _tell_image_watchers(self) -> None:
-        self._is_image_news_due = False
+        self._is_image_call_due = False
         for watcher in tuple(self._image_watchers):
             watcher(self.image)
 
@@ -181,7 +189,7 @@ async def _read_all(
     may_send_files: bool,
     pace: Pace | None,
 ) -> tuple[list[ReadOutcome], bool]:
-    """Return the outcomes, and whether no other work ran between the first read and the last."""
+    """Return the outcomes, and whether no other code ran between the first read and the last."""
     outcomes: list[ReadOutcome] = []
     remaining_bytes = bytes_max
     has_records = False
@@ -228,12 +236,13 @@ def _is_worth_responding(outcomes: Sequence[ReadOutcome], bytes_min: int) -> boo
 
 
 class FetchWaiter:
-    """Lets one fetch wait until enough records are readable: call `mark`, read, then `wait` for the missing bytes.
+    """Lets one fetch wait until enough records are readable. The fetch calls `mark`, reads, and calls `wait` for the
+    missing bytes.
 
     `wait` ends when as many bytes as the fetch lacks have become readable since `mark`: bytes below the high watermarks
-    or, with read_committed, below the last stable offsets. So a fetch that wants a megabyte does not read again for
-    each kilobyte. When an offset moves, only its partition is examined, so the cost does not depend on the number of
-    partitions in the fetch.
+    or, with read_committed, below the last stable offsets. So a fetch with `bytes_min` of a megabyte does not read
+    again after each kilobyte. When an offset moves, only its partition is examined, so the cost does not depend on the
+    number of partitions in the fetch.
     """
 
     __slots__ = (
@@ -250,21 +259,21 @@ class FetchWaiter:
     def __init__(self, hosts: Sequence[PartitionHost], *, is_committed_only: bool) -> None:
         self._hosts = hosts
         self._is_committed_only = is_committed_only
-        self._over: asyncio.Future[None] | None = None  # what `wait` waits for
+        self._over: asyncio.Future[None] | None = None  # done when `wait` should end
         self._bytes_missing = 0
         self.mark()
         for host in hosts:
             host.watchers[self] = None
 
     def mark(self) -> None:
-        """Start to count readable bytes. It is called directly before the fetch reads."""
+        """Start to count readable bytes. The fetch calls this directly before it reads."""
         self._bytes_came = 0
         self._has_role_changed = False
         self._visible = {host: self._visible_bytes(host) for host in self._hosts}
         self._roles = {host: _role(host) for host in self._hosts}
 
     def on_partition_moved(self, host: PartitionHost) -> None:
-        """Count the bytes that became readable, and wake the fetch if they are enough or the role changed."""
+        """Count the bytes that became readable. Wake the fetch if they are enough, or if the replica's role changed."""
         visible = self._visible_bytes(host)
         self._bytes_came += visible - self._visible[host]
         self._visible[host] = visible
@@ -281,7 +290,7 @@ class FetchWaiter:
         self._bytes_missing = bytes_missing
         if self._is_over:
             return
-        # A future and a timer cost a third of an Event and asyncio.timeout, and thousands of fetches wait.
+        # A future and a timer cost a third of an Event and asyncio.timeout, and thousands of fetches may wait.
         loop = asyncio.get_running_loop()
         over = self._over = loop.create_future()
         timer = loop.call_later(timeout_s, _end, over)

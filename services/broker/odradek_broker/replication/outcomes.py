@@ -1,8 +1,8 @@
-"""The results of requests to this broker's partitions, and the ways in which a request names a topic.
+"""The results of requests to this broker's partitions, and the types by which a request names a topic.
 
 Expected errors are values (`ErrorCode` in the outcome); an exception is an internal error.
 
-`Topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
+`Topic` is a TopicName or a TopicId (16 bytes); a dict contains each of the two.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ProduceOutcome(Struct, frozen=True, gc=False):
     """The result of producing to one partition.
 
     `leader_epoch` is the epoch in which the batches were appended, for `Partition.gate_produce`; NO_LEADER_EPOCH if
-    nothing was appended. `log_append_time_ms` is -1 for topics with CreateTime. If records were not valid, all batches
-    are refused, and `invalid_records` are the indexes of those records.
+    nothing was appended. `log_append_time_ms` is -1 for topics with CreateTime. If some records are invalid, all
+    batches are refused, and `invalid_records` are the indexes of the invalid records.
     """
 
     error: ErrorCode
@@ -52,7 +52,7 @@ class ProduceOutcome(Struct, frozen=True, gc=False):
 
 
 class AbortedRange(Struct, frozen=True, gc=False):
-    """An aborted transaction: its producer and first offset. Consumers with read_committed skip its records."""
+    """An aborted transaction: its producer and its first offset. Consumers with read_committed skip its records."""
 
     producer_id: ProducerId
     first_offset: Offset
@@ -61,10 +61,10 @@ class AbortedRange(Struct, frozen=True, gc=False):
 class ReadOutcome(Struct, frozen=True, gc=False):
     """The result of reading one partition.
 
-    `records` are whole batches, as read-only buffers that follow each other; the first batch may begin below the
-    requested offset. `aborted` is None unless the isolation level is read_committed. `leader_epoch` is the epoch in
-    which the partition was read, for `Partition.gate_read`. `diverging` is the (epoch, end offset) at which the
-    reader's log diverges from this one (KIP-595), or None. `file_slice` replaces `records` if the caller allowed that.
+    `records` are whole batches, as read-only buffers in order; the first batch may begin below the requested offset.
+    `aborted` is None unless the isolation level is read_committed. `leader_epoch` is the epoch in which the partition
+    was read, for `Partition.gate_read`. `diverging` is the (epoch, end offset) at which the reader's log diverges from
+    this one (KIP-595), or None. `file_slice` has the batches instead of `records` if the caller allowed that.
     """
 
     error: ErrorCode
@@ -82,7 +82,7 @@ class ReadOutcome(Struct, frozen=True, gc=False):
 
 
 class OffsetOutcome(Struct, frozen=True, gc=False):
-    """The result of an offset request; `timestamp_ms` is -1 unless a record was looked up by its timestamp."""
+    """The result of an offset request. `timestamp_ms` is -1 unless a record was looked up by its timestamp."""
 
     error: ErrorCode
     offset: Offset = NO_OFFSET
@@ -91,19 +91,21 @@ class OffsetOutcome(Struct, frozen=True, gc=False):
 
 
 class LeaderNow(Struct, frozen=True, gc=False):
-    """The leader of a partition as this broker knows it; `broker_id` is -1 if there is none."""
+    """The leader of a partition as this broker knows it. `broker_id` is -1 if the partition has no leader."""
 
     broker_id: BrokerId
     leader_epoch: LeaderEpoch
 
 
 class LeadershipWatcher(Protocol):
-    """A coordinator, which is notified when this broker starts or stops leading a partition of a topic."""
+    """A coordinator, which is notified when this broker becomes the leader of a partition of a topic, or stops leading
+    it.
+    """
 
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """Begin to coordinate, because this broker is now the leader of the partition."""
+        """Start to coordinate, because this broker is now the leader of the partition."""
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
         """Stop coordinating, because this broker no longer leads the partition, or the partition was removed."""

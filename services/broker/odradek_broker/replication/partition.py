@@ -1,15 +1,15 @@
 """One partition as listeners and coordinators use it: this broker's replica, with the rules for its clients.
 
-`LocalPartitions.find` hands out a Partition. A request looks its partition up once, and then works on the same replica
-until its response is encoded. If the replica is removed meanwhile, reads return the error that `find` would return
-now, and the gate refuses.
+`LocalPartitions.find` returns a Partition. A request looks its partition up once, and then uses the same replica until
+its response is encoded. If the replica is removed in the meantime, reads return the error that `find` would then
+return, and the gate refuses responses.
 
 The replica decides up to which offset clients may read (rules R14, R15 of partition/README.md); the log stores the
 records.
 
-The gate (rule R13 there): a response may be sent only while the broker's lease is valid and the replica still has its
-role in the epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is
-set. A listener calls `gate_produce` or `gate_read` on each outcome when it encodes it, and sends what they return.
+The gate (rule R13): a response may be sent only while the broker's lease is valid and the replica still has its role in
+the epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is set. A
+listener passes each outcome to `gate_produce` or `gate_read` when it encodes the response, and sends the result.
 
 Everything runs on the broker's event loop. Expected errors are values (`ErrorCode` in the outcome); an exception is a
 bug.
@@ -61,7 +61,7 @@ _ACKS_ALL: Final = -1
 _PRODUCE_ACKS: Final = frozenset({_ACKS_ALL, 0, 1})
 _NONE: Final = ErrorCode.NONE
 _NOT_LEADER: Final = OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-# With these errors the replica can be read, but the requested offset is wrong.
+# After these errors the replica can be read, although the requested offset may be wrong.
 _READABLE: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE}
 )
@@ -69,7 +69,7 @@ _READABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRules:
-    """The lease, the counters and the settings that apply to all partitions of one broker when they serve clients."""
+    """The lease, the counters and the settings that apply to all partitions of a broker when it serves clients."""
 
     table: PartitionTable
     lease: Lease
@@ -81,8 +81,8 @@ class ServingRules:
 class Partition(Struct, frozen=True, eq=False, gc=False):
     """This broker's replica of a partition, as its clients and coordinators use it.
 
-    `host` is the replica; objects that wait for new records register with it. `_topic` is how the request names the
-    topic.
+    `host` runs the replica; an object that waits for new records registers itself with the host. `_topic` is the name
+    or id by which the request named the topic.
     """
 
     host: PartitionHost
@@ -100,13 +100,13 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         is_internal: bool = False,
         transaction: ProduceTransaction | None = None,
     ) -> None:
-        """Validate, stamp and append whole batches.
+        """Check whole batches, write offsets and times into them, and append them.
 
         `on_done` is called exactly once, possibly before this returns. A writable buffer (bytearray, writable
-        memoryview) is stamped in place and belongs to the log afterwards: the caller must not reuse it. `bytes` are
+        memoryview) is changed in place and belongs to the log afterwards: the caller must not use it again. `bytes` are
         copied once. `acks` is 0, 1 or -1. A coordinator sets `expected_leader_epoch`: in any other epoch the batches
         are refused with NOT_LEADER_OR_FOLLOWER. `is_internal` allows internal topics and control batches. Batches of a
-        transaction need `transaction`, which their coordinator confirms.
+        transaction need `transaction`, which the transaction's coordinator confirms.
         """
         host = self.host
         self._rules.table.counters.produce_requests += 1
@@ -172,14 +172,13 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         may_send_files: bool = False,
         verify: bool = False,
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
-        """Read records from `offset` on. Returns the outcome if the bytes are in memory, or else an awaitable that
-        reads them on a disk thread.
+        """Read records from `offset` on. Return the outcome if the bytes are in memory, or else an awaitable that reads
+        them on a disk thread.
 
-        With `verify` the CRCs of bytes from the disk are checked, and a wrong one is handled as damage of the replica.
-        Without it, the client has to check them.
-
-        With `may_send_files` a leader's bytes may stay in the page cache, as a `file_slice`. A follower's bytes may
-        not: its log can be truncated before they are sent, and the gate would not notice.
+        With `verify` the CRCs of bytes from the disk are checked, and a wrong CRC counts as damage of the replica.
+        Without it, the client must check them. With `may_send_files` a leader's bytes may stay in the page cache, as a
+        `file_slice`. A follower's bytes may not: its log can be truncated before they are sent, and the gate would not
+        notice that.
         """
         host = self.host
         if host.is_removed:
@@ -292,11 +291,12 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def _divergence(
         self, offset: Offset, last_fetched_epoch: LeaderEpoch
     ) -> tuple[LeaderEpoch, Offset] | None:
-        """Return (epoch, end offset) at which the reader's log diverges from this one (KIP-595); None if it
-        does not.
+        """Return the (epoch, end offset) at which the reader's log diverges from this log (KIP-595); None if it does
+        not.
         """
         log = self.host.log
-        # If no leader has had this epoch yet, the logs diverge at the end of the latest known epoch.
+        # If the reader's epoch is later than all epochs of this log, the logs diverge at the end of this log's latest
+        # epoch.
         epoch, end = log.epochs.end_of(
             min(last_fetched_epoch, log.epochs.latest), log.log_end_offset
         )
@@ -305,8 +305,8 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
 
     def preferred_replica(self, client_rack: str) -> ReadOutcome | None:
-        """Return an outcome with the id of an in-sync replica in the client's rack (KIP-392); None if the client should
-        read here.
+        """Return an outcome that names an in-sync replica in the client's rack (KIP-392); None if the client should
+        read from this replica.
         """
         host, rules = self.host, self._rules
         if not rules.reads_by_rack or not client_rack or not host.is_leader:
@@ -385,8 +385,8 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def end_of_epoch(
         self, leader_epoch: LeaderEpoch, *, current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     ) -> OffsetOutcome:
-        """Return the greatest epoch in the leader's log that is not above `leader_epoch`, with its end offset as
-        `offset`.
+        """Return the greatest epoch in the leader's log that is not above `leader_epoch`, and its end offset as
+        `offset` (OffsetsForLeaderEpoch).
         """
         host = self.host
         if not host.is_leader:
@@ -404,10 +404,10 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
 
     async def delete_records(self, before_offset: Offset, *, timeout_ms: int) -> OffsetOutcome:
-        """Raise the log start offset at the leader (-1: to the high watermark), and wait until it has risen at all
-        live replicas, too.
+        """Raise the log start offset at the leader (-1: to the high watermark), and wait until the log start offsets of
+        all live replicas have reached it.
 
-        The outcome's `offset` is the lowest log start offset among them. After REQUEST_TIMED_OUT the records may
+        The outcome's `offset` is the lowest log start offset of these replicas. After REQUEST_TIMED_OUT the records may
         still be deleted later.
         """
         host = self.host
@@ -427,7 +427,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return outcome
 
     def producers(self) -> Mapping[ProducerId, ProducerEntry] | ErrorCode:
-        """Return the state of each producer in the leader's log, or an error."""
+        """Return the state of each producer in the leader's log, or an error if this broker is not the leader."""
         host = self.host
         if not host.is_leader or not self.may_respond(host.replica.leader_epoch):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -449,9 +449,10 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def may_respond(self, leader_epoch: LeaderEpoch, *, is_replicated: bool = False) -> bool:
-        """Return whether a response of that leader epoch may be sent now.
+        """Return whether a response that was made in that leader epoch may be sent now.
 
-        `is_replicated`: the response contains only what all in-sync replicas have, and may be sent without a lease.
+        `is_replicated` means that all in-sync replicas have what the response contains, so that it may be sent without
+        a lease.
         """
         host, rules = self.host, self._rules
         return not host.is_removed and host.replica.may_respond(
@@ -463,21 +464,21 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
 
     @property
     def can_write(self) -> bool:
-        """Whether this broker leads the partition with enough in-sync replicas for a write with acks=all."""
+        """Whether this broker leads the partition, with enough in-sync replicas for a write with acks=all."""
         return self.host.is_leader and not self.host.replica.is_under_min_isr
 
     @property
     def log_end(self) -> Offset:
-        """The log end offset, including records that are not committed."""
+        """The log end offset, which includes records that are not committed."""
         return self.host.replica.log_end
 
     def _removed(self) -> ErrorCode:
-        """Return the error for reads of a replica that was removed."""
+        """Return the error for a request to a replica that was removed."""
         return absence(self._rules.table.image, self._topic, self.host.partition.partition)
 
 
 def absence(image: MetadataImage, topic: Topic, partition: PartitionIndex) -> ErrorCode:
-    """Return the error for a requested partition that has no replica on this broker."""
+    """Return the error for a request to a partition of which this broker has no replica."""
     if isinstance(topic, bytes):
         if topic not in image.topics:
             return ErrorCode.UNKNOWN_TOPIC_ID

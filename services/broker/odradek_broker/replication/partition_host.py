@@ -1,13 +1,12 @@
-"""The host of one replica: it carries out what the replica decides (`partition/`) on its log, streams and clients.
+"""The host of one replica: it carries out the replica's decisions (`partition/`) on its log, streams and clients.
 
     event --> Replica.step --> effects --> log, streams, ISR proposals, responses
                   ^                            |
                   +---- Appended, Synced, .. --+
 
-A host is a passive object on the event loop: a caller hands it an event, and the effects are applied
-before the call returns. Disk work that may block runs on a disk thread, and its result is another event. There
-is no task and no lock per partition.
-"""
+A host is a passive object on the event loop: a caller hands it an event, and the effects are applied before the call
+returns. Disk work that may block runs on a disk thread, and its result is another event. There is no task and no lock
+per partition."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ _log = event_log(__name__)
 
 
 class PartitionHost:
-    """One replica on this broker, with its log, and with the requests and streams that depend on it."""
+    """One replica on this broker, with its log, and with the requests and streams that depend on the replica."""
 
     __slots__ = (
         "_clock",
@@ -143,19 +142,21 @@ class PartitionHost:
         return f"{self.topic}-{self.partition.partition}"
 
     def step(self, event: ev.Event) -> None:
-        """Let the replica handle an event, and carry out its effects. Events that the effects raise come after it."""
+        """Let the replica handle an event, and carry out its effects. Events that the effects cause are handled
+        afterwards.
+        """
         if self._queue.requests and not self.is_removed:
             self._queue.flush()
         if self._is_stepping:
             self._events.append(event)
             return
-        if self._events:  # left over from a step during which the storage failed
+        if self._events:  # remaining from a step in which the storage failed
             self._events.append(event)
             event = self._events.pop(0)
         self._run(event)
 
     def _run(self, work: ev.Event | Produce, base_offset: Offset = NO_OFFSET) -> None:
-        """Handle an event, or append a produce at `base_offset`, and then handle the events that this has caused."""
+        """Handle an event, or append a produce at `base_offset`. Then handle the events that this has caused."""
         if not self.is_awake:
             self.is_awake = True
             self._shared.wake(self)
@@ -179,9 +180,8 @@ class PartitionHost:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Return a context in which an internal error takes only this replica offline, and is not raised again: the
-        caller may serve other partitions. Storage failures are raised.
-        """
+        """Return a context in which an internal error takes only this replica offline. The error is not raised again,
+        so that the caller can continue with other partitions. Storage failures are raised."""
         try:
             yield
         except (LogFailed, OSError):
@@ -192,7 +192,7 @@ class PartitionHost:
     def found_bug(self, error: Exception) -> None:
         """Take this replica offline after an internal error; the other replicas continue.
 
-        Its log is left unchanged. The next start recovers it as after a kill.
+        The log of the replica is not changed. The next start of the broker recovers the log as after a kill.
         """
         if self.is_failed or self.is_removed:
             _log.error(
@@ -218,7 +218,7 @@ class PartitionHost:
         self._end(ev.BugFound(reason=f"{self}: {type(error).__name__}: {error}"))
 
     def read_failed(self, failure: LogFailed) -> None:
-        """Handle a storage error that occurred while this log was read, or during other work on its files."""
+        """Handle a storage error that occurred in a read of this log, or in other work on its files."""
         if not isinstance(failure, LogDamaged):
             self._shared.storage_failed(failure)
         elif not (self.is_failed or self.is_removed) and self.work.damage_found(failure):
@@ -236,8 +236,7 @@ class PartitionHost:
         transaction: ProduceTransaction | None = None,
     ) -> None:
         """Check batches, write offsets and times into them, and append them. `on_done` is called exactly once, possibly
-        before this returns.
-        """
+        before this returns."""
         config = self.log.config
         now_ms = self._clock.wall_ms()
         context = (expected_leader_epoch, transaction)
@@ -312,7 +311,7 @@ class PartitionHost:
             self.step(event if transaction is None else transaction.event(event))
 
     def _append_lone(self, produce: Produce, base_offset: Offset) -> None:
-        """Append a produce for which `Replica.begin_lone` has returned `base_offset`, and respond to it."""
+        """Append a produce to which `Replica.begin_lone` has given `base_offset`, and respond to its client."""
         replica, counters, now_ms = self.replica, self._shared.counters, self._clock.boottime_ms()
         epoch, outcome = replica.leader_epoch, None
         try:
@@ -326,7 +325,7 @@ class PartitionHost:
             outcome = ProduceOutcome(ErrorCode.NONE, base_offset, time_ms, log_start, epoch)
         except LogFailed as failure:
             self._append_failed(failure)
-        finally:  # also after an internal error: nobody else knows of this request
+        finally:  # also after an internal error, because only this method knows the request
             self._requests.respond(
                 produce,
                 outcome or ProduceOutcome(_STORAGE_ERROR, message=self._shared.storage_problem),
@@ -377,9 +376,8 @@ class PartitionHost:
         self._received = b""
 
     def detached(self, session: ev.FollowerSession) -> None:
-        """Stop sending to a follower's session, because the follower detached, or because the log lacks the records
-        that it needs.
-        """
+        """Stop sending data to a follower's session, because the follower detached, or the log lacks the records that
+        the follower needs."""
         stream = self._streams.ended(session)
         if stream is not None:
             stream.forget(self)
@@ -394,7 +392,7 @@ class PartitionHost:
         """Remove this replica, because the metadata image no longer assigns it to this broker."""
         self.is_removed = True
         self.step(ev.PartitionRemoved())
-        self._queue.flush()  # the replica refuses them
+        self._queue.flush()  # the replica refuses the queued requests
         self._streams.end_all()
         self._notify()
 
@@ -404,9 +402,8 @@ class PartitionHost:
             self._end(ev.StorageFailed(reason=reason))
 
     def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
-        """Take the replica offline. If one effect fails, the other effects are still carried out, so that requests
-        get responses.
-        """
+        """Take the replica offline. If one effect fails, the other effects are still carried out, so that all requests
+        get responses."""
         self.is_failed = True
         self._events.clear()
         now_ms = self._clock.boottime_ms()
@@ -424,12 +421,12 @@ class PartitionHost:
 
     @property
     def visible_bytes(self) -> int:
-        """How many bytes the high watermark has passed; only differences of this count matter."""
+        """The number of bytes that the high watermark has passed. Only differences of this count have a meaning."""
         return self._visible.total_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes the last stable offset has passed; only differences of this count matter."""
+        """The number of bytes that the last stable offset has passed. Only differences of this count have a meaning."""
         return self._visible.stable_bytes
 
     @property
@@ -454,7 +451,7 @@ class PartitionHost:
         try:
             if effect.request_id is None:
                 if effect.base_offset < self.log.log_end_offset:
-                    # The log is empty and this is rare, so blocking on the disk is acceptable.
+                    # The log is empty and this case is rare, so waiting for the disk is acceptable.
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)
                 info = self.log.append(self._received, now_ms=now_ms)
@@ -473,7 +470,7 @@ class PartitionHost:
         self._streams.mark_due()
 
     def _append_failed(self, failure: LogFailed) -> None:
-        # The core handles no other event before it knows how the append ended.
+        # Until the core knows how the append ended, it must not handle any other event.
         if isinstance(failure, StorageRefused) and self.log.is_intact:
             self._do(self.replica.step(ev.AppendRefused(), self._clock.boottime_ms()))
             return
@@ -562,7 +559,7 @@ class PartitionHost:
         if effect.is_bug:
             self._shared.partition_broke(self, effect.reason)
         elif self.log.is_intact:
-            # A log that is not intact was left half written by a full disk; FullDisk opens it again.
+            # If a full disk left the log half written, it is not intact, and FullDisk opens it again.
             self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:

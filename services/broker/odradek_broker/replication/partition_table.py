@@ -1,9 +1,9 @@
-"""All replicas of this broker, and the objects that they share. Each replica follows the metadata image.
+"""All replicas of this broker, and the objects that they share. The replicas follow the metadata image.
 
 Before `activate` is called, changes of the image are only collected: the image may be older than this broker's current
-registration, and the logs are not recovered yet. From then on each change of the image becomes events for the replicas
-that it concerns, in the order of the metadata log. Logs are created, configured and deleted when a record says so. If
-the image has no replica for a log, but no record deleted that replica, the log is put aside (disk/stray_logs.py).
+registration, and the logs are not recovered yet. After that, each change of the image becomes events for the replicas
+that it concerns, in the order of the metadata log. Logs are created, configured and deleted according to the records.
+If the image has no replica for a log, but no record deleted that replica, the log is put aside (disk/stray_logs.py).
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
-HOSTS_PER_STEP: Final = 5  # a change of a replica takes 0.1 to 0.5 ms, at times 2 ms
+HOSTS_PER_STEP: Final = 5  # one event takes a replica 0.1 to 0.5 ms, at times 2 ms
 BROKER_CHANGES_PER_STEP: Final = 200
 TICK_MS: Final = 100
 TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
-BROKEN_MAX: Final = 100  # most replicas with internal errors that a heartbeat lists
+BROKEN_MAX: Final = 100  # a heartbeat lists at most so many failed replicas
 T = TypeVar("T")
 _log = event_log(__name__)
 
 
 class StallLog:
-    """Logs the first stall of the event loop at once, and later ones as a sum, at most once a minute."""
+    """Logs the first stall of the event loop at once. Later stalls are logged as a sum, at most once a minute."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -78,7 +78,7 @@ class StallLog:
         self._longest_ms = max(self._longest_ms, stall_ms)
 
     def write_due(self, now_ms: int) -> None:
-        """Log the stalls counted so far, unless the last line is younger than STALL_LOG_INTERVAL_MS."""
+        """Log the stalls counted so far, unless the last log line is younger than STALL_LOG_INTERVAL_MS."""
         last_ms = self._written_at_ms
         if not self._count or (last_ms is not None and now_ms - last_ms < STALL_LOG_INTERVAL_MS):
             return
@@ -115,8 +115,8 @@ class PartitionTable:
         tick_slices: int = TICK_SLICES,
     ) -> None:
         """`on_offline` is called once, when the directory fails. `on_broken` is called with all replicas that are
-        offline after internal errors, whenever this set changes. Each replica that waits for something gets a Tick
-        every `tick_ms`; these replicas are spread over `tick_slices` turns within that time.
+        offline after internal errors, whenever this set changes. Each replica that waits for a point in time gets a
+        Tick every `tick_ms`. These replicas are spread over `tick_slices` turns of the event loop within that time.
         """
         self.clock = clock
         self.pool = pool
@@ -144,22 +144,22 @@ class PartitionTable:
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._make_host = make_host
         self._awake: list[PartitionHost] = []  # hosts that get a Tick in the next round
-        self._ticked: list[PartitionHost] = []  # got a Tick in this round, or sleep since then
+        self._ticked: list[PartitionHost] = []  # hosts that get a Tick in this round
         self._tick_ms = tick_ms
         self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
         self.produce_turns = ProduceTurns(self._loop.call_soon)
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
         self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
-        # The directory calls this function in the thread in which the disk failed.
+        # The directory calls this in the thread in which the disk failed.
         directory.on_failure = self._failed_in_some_thread
 
     def activate(self, image: MetadataImage) -> None:
-        """Start the replicas: the image includes this broker's registration, and the logs are recovered."""
+        """Start the replicas, because the image contains this broker's registration and the logs are recovered."""
         assert self.links is not None, "activated without follower links"
         assert not self.is_active, "activated twice"
         self.image = image
-        # Threads that loaded logs may have read settings from images before this one.
+        # Threads that loaded logs may have read settings from earlier images than this one.
         self._views.follow(image)
         self._hear_of_coordinators((s.topic_id, s.partition) for s in image.partitions())
         self.is_active = True
@@ -182,12 +182,12 @@ class PartitionTable:
                 self._feed(state)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
-        """Apply a change of the image to the replicas; yield after every few of them, so that the event loop can run.
+        """Apply a change of the image to the replicas. Yield after every few replicas, so that the event loop can run.
 
-        One record may concern ten thousand replicas. Between two steps the image is ahead of the replicas that come
-        later, so they refuse requests as if they were not created or not elected yet, and clients try again. A log is
-        deleted only if a record deletes its topic or moves its replica to another broker. If the partition is merely
-        missing in a snapshot, which may come from another history of the cluster, the log is put aside.
+        One record may concern ten thousand replicas. Between two steps, replicas that did not get their event yet are
+        behind the image, so they refuse requests as if they were not created or elected yet, and clients try again. A
+        log is deleted only if a record deletes its topic or moves its replica to another broker. If the partition is
+        only missing in a snapshot, which may come from another history of the cluster, the log is put aside.
         """
         self.image = image
         self._views.follow(image, delta)
@@ -195,7 +195,7 @@ class PartitionTable:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
             return
-        # This comes before replicas become leaders, because a leader must refuse deposed coordinators.
+        # This must come before replicas become leaders, because a leader must refuse deposed coordinators.
         self._hear_of_coordinators(delta.partitions)
         removed = [
             (topic_id, partition.partition)
@@ -219,7 +219,7 @@ class PartitionTable:
             yield from self._apply_brokers(image, delta)
 
     def _hear_of_coordinators(self, changed: Iterable[tuple[TopicId, int]]) -> None:
-        """Update whether the cluster supports transactions, and which leader epochs the coordinators have."""
+        """Update whether the cluster supports transactions, and the leader epochs of the transaction coordinators."""
         image = self.image
         self._has_transactions = image.has_transactions
         transactions_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
@@ -229,7 +229,9 @@ class PartitionTable:
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """Sends registrations to transaction coordinators; None if the cluster does not support transactions."""
+        """The object that sends registrations to transaction coordinators; None if the cluster does not support
+        transactions.
+        """
         return self.transaction_registrar if self._has_transactions else None
 
     def _apply_partition(
@@ -277,7 +279,7 @@ class PartitionTable:
             yield
 
     def _feed(self, state: PartitionState) -> None:
-        """Pass a replica its state in the image, and create the replica before that if needed."""
+        """Pass a replica its state in the image. Create the replica first if it does not exist."""
         if self.links is not None:
             self.links.share(state.replicas)
         host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
@@ -314,7 +316,9 @@ class PartitionTable:
         return host
 
     def _returned(self, log: PartitionLog) -> None:
-        """Start a replica on a stray log that was opened again, if the image still assigns it to this broker."""
+        """Start a replica on a stray log that was opened again, if the image still assigns the partition to this
+        broker.
+        """
         state = self.image.partition(log.topic_id, log.partition)
         if state is not None and self._broker_id in state.replicas:
             self._feed(state)
@@ -324,7 +328,9 @@ class PartitionTable:
     def _leave(
         self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
     ) -> None:
-        """Remove these replicas, if they exist. Delete their logs, or put them aside if there is a `stray_reason`."""
+        """Remove those of these replicas that exist. Delete their logs, or put the logs aside if there is a
+        `stray_reason`.
+        """
         logs: list[PartitionLog] = []
         for key in keys:
             if (host := self.by_id.get(key)) is None:
@@ -344,7 +350,9 @@ class PartitionTable:
             self.storage_failed(failure)
 
     def log_config(self, topic: TopicName) -> LogConfig:
-        """Return a topic's log settings. Its configs override the cluster's, and these override the broker's."""
+        """Return a topic's log settings. Configs of the topic override those of the cluster, which override the
+        broker's.
+        """
         return self._views.log_config(topic)
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStream | None:
@@ -357,7 +365,7 @@ class PartitionTable:
         return self.links.stream(session_id)
 
     def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
-        """Begin or stop following a leader, and notify the coordinators of the new role."""
+        """Begin or stop to follow a leader, and notify the coordinators of the replica's new role."""
         assert self.links is not None
         leader = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
         self.links.follow(host, leader)
@@ -365,7 +373,7 @@ class PartitionTable:
             self._loop.call_soon(self._tell_watchers, host)
 
     def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
-        """Send an ISR change to the controller, and pass its response to the replica."""
+        """Send an ISR change to the controller, and pass the controller's response to the replica."""
         partition = host.partition
         state = self.image.partition(partition.topic_id, partition.partition)
         growth = len(effect.isr) - (len(state.isr) if state is not None else 0)
@@ -388,18 +396,18 @@ class PartitionTable:
 
     @property
     def storage_problem(self) -> str:
-        """Why this broker cannot write at present, because its directory is offline or full; "" if it can."""
+        """The reason why this broker cannot write: its directory is offline or full; "" if it can write."""
         return self.offline_reason or self.full_reason
 
     @property
     def full_reason(self) -> str:
-        """Why the directory is full; "" unless it is."""
+        """The error because of which the directory is full; "" if it is not full."""
         return str(self._directory.full or "")
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the directory offline, once; the replicas are notified in a later turn of the loop.
+        """Take the directory offline, at the first call; the replicas are notified in a later turn of the event loop.
 
-        A write that was only refused does not take it offline (full_disk.py).
+        A write that was only refused does not take the directory offline (full_disk.py).
         """
         if self.offline_reason or isinstance(failure, StorageRefused):
             return
@@ -409,14 +417,17 @@ class PartitionTable:
         self._loop.call_soon(self._fail_all, reason)
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
-        """Return whether, by the metadata image, another replica is in the ISR and so has all committed records."""
+        """Return whether another replica is in the ISR, according to the metadata image, and so has all committed
+        records.
+        """
         state = self.image.partition(partition.topic_id, partition.partition)
         return state is not None and any(b != self._broker_id for b in state.isr)
 
     def partition_broke(self, host: PartitionHost, reason: str) -> None:
-        """Report a replica that went offline after an internal error, so that another replica leads.
+        """Report to the controller that this replica went offline after an internal error, so that another replica is
+        elected.
 
-        If more than BROKEN_MAX replicas fail, they have a common cause, so the whole data directory goes offline.
+        If more than BROKEN_MAX replicas fail, the errors have a common cause, so the whole data directory goes offline.
         """
         self._broken[host.partition] = None
         if len(self._broken) > BROKEN_MAX:
@@ -427,7 +438,7 @@ class PartitionTable:
             self._on_broken(tuple(self._broken))
 
     def _failed_in_some_thread(self, failure: StorageFailed) -> None:
-        # A closed loop raises RuntimeError, because the process is ending.
+        # A closed event loop raises RuntimeError. Then the process is ending.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.storage_failed, failure)
 
@@ -436,7 +447,9 @@ class PartitionTable:
             host.failed(reason)
 
     async def remake_broken(self) -> None:
-        """Create replicas again that a full disk took offline or prevented. Raises StorageFailed."""
+        """Create the hosts again whose logs a full disk has left half written, and those that it kept from being
+        created. Raises StorageFailed.
+        """
         for key, host in list(self.by_id.items()):
             if host.is_failed and not host.log.is_intact:
                 loaded = await self.pool.call(partial(self._directory.recover, host.log))
@@ -453,7 +466,7 @@ class PartitionTable:
                 self._feed(state)
 
     def _forget(self, key: tuple[bytes, int], host: PartitionHost) -> None:
-        """Forget a host, because its replica was removed or gets a new host."""
+        """Remove a host from this table, because its replica was removed or gets a new host."""
         del self.by_id[key]
         if self.by_name.get((host.topic, host.partition.partition)) is host:
             del self.by_name[host.topic, host.partition.partition]
@@ -485,15 +498,15 @@ class PartitionTable:
             watcher.on_resigned(host.topic, host.partition.partition)
 
     def wake(self, host: PartitionHost) -> None:
-        """Give this replica Tick events from now on."""
+        """Pass Tick events to this replica from now on."""
         self._awake.append(host)
 
     async def tick(self) -> None:
-        """Give every awake replica a Tick every `tick_ms`, one slice of them at a time, until cancelled.
+        """Pass a Tick to every awake replica every `tick_ms`, one slice of them at a time, until cancelled.
 
         Any event wakes a replica. After a Tick the replica sleeps again unless it waits for a point in time. At a Tick
-        a leader judges its followers' lag, by a clock that also advances while the machine is suspended. So before
-        each slice this method detects stalls of the loop, by the same clock.
+        a leader checks its followers' lag, with a clock that also advances while the machine is suspended. So before
+        each slice this method detects stalls of the event loop, with the same clock.
         """
         event = ev.Tick()
         before_ms = self.clock.boottime_ms()
@@ -501,7 +514,7 @@ class PartitionTable:
             hosts = self._ticked = self._awake
             self._awake = []
             self._stalls.write_due(before_ms)
-            # If all replicas are asleep, the broker also wakes up less often.
+            # If all replicas sleep, the broker should wake up less often, too.
             slices = self._tick_slices if hosts else 1
             pause_ms = self._tick_ms // slices
             for number in range(slices):
@@ -520,7 +533,7 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """Report a stall of the event loop to the leaders, because it is not lag of their followers."""
+        """Report a stall of the event loop to the leaders, so that they do not count it as lag of their followers."""
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
         # Leaders that sleep need no report, because all of their followers are caught up.
@@ -531,16 +544,18 @@ class PartitionTable:
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """Yield (partition, last epoch, log end) of each of these replicas that exists here, for unclean recovery."""
+        """Yield (partition, last epoch, log end) of those of these replicas that exist on this broker, for unclean
+        recovery.
+        """
         for topic_id, index in partitions:
             host = self.by_id.get((topic_id, index))
             if host is not None and not host.is_failed:
                 yield host.partition, host.replica.last_epoch, host.replica.log_end
 
     def apply_retention(self, *, wall_ms: int) -> Iterator[None]:
-        """Remove expired segments from the logs, and delete the state of idle producers. Yields after each log.
+        """Remove expired segments from the logs, and delete the state of idle producers. Yield after each log.
 
-        The age of a segment is measured by the wall clock, that of producers by a monotonic clock.
+        The wall clock measures the age of a segment, a monotonic clock how long a producer is idle.
         """
         boottime_ms = self.clock.boottime_ms()
         for host in list(self.by_id.values()):

@@ -1,8 +1,9 @@
-"""The checks of one produce that read records or large batches, and the codec of its topic.
+"""The checks of one produce that must read records or large batches, and the conversion to the codec of its topic.
 
 Such a produce leaves the hot path: `RecordChecks` runs the check on a disk thread, in the order of the partition's
-produces. Where the topic's `compression.type` names another codec than a batch has, the same thread compresses the
-batch again. No record is decoded for that: only the block of records, the length, the attributes and the CRC change.
+produces. If the topic's `compression.type` names another codec than that of a batch, the same thread compresses the
+batch with the topic's codec. No record is decoded for that: only the block of records, the length, the attributes and
+the CRC change.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 
 
 class ProduceCheck:
-    """The check of one produce request. If it refuses nothing, `records` and `checked` are afterwards what is
-    appended.
+    """The check of one produce request. Unless it refuses the request, `records` and `checked` are afterwards the
+    batches to append.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class ProduceCheck:
         is_internal: bool,
         transactional: BatchRefused | None,
     ) -> None:
-        """`checked` is the result of `check_client_batches`. It is None for large batches, because their CRC would
-        block the event loop: 4 MiB take 1 ms.
+        """`checked` is the result of `check_client_batches`. It is None for large batches, because checking their CRCs
+        would block the event loop: 4 MiB take 1 ms.
         """
         self.records = records
         self.checked: CheckedBatches | None = None
@@ -101,7 +102,7 @@ class ProduceCheck:
     def _compress(
         self, checked: CheckedBatches, compression: Compression, bytes_expanded_max: int
     ) -> BatchRefused | None:
-        """Compress all batches with one codec. Raises ExpandedTooLarge."""
+        """Compress all batches that have another codec. Raises ExpandedTooLarge. Returns a refusal, or None."""
         batches: list[ByteBuffer] = []
         positions: list[tuple[int, int]] = []
         size_bytes = 0

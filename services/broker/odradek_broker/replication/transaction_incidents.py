@@ -1,10 +1,10 @@
-"""Counts and lists the damage to transactions that this broker's partition leaders found.
+"""Counts and lists the damage to transactions that this broker found as a partition leader.
 
     torn       the transaction ended in this partition with another outcome than in its other partitions
     orphaned   its marker was lost; the leader ended it when its producer began the next transaction
-    hanging    its marker was lost, and no coordinator would ever have sent it again; the leader ended it
+    hanging    its marker was lost, and no coordinator would have sent it again; the leader ended it
 
-All of them follow an unclean election, or a loss of power of all replicas at once.
+All of them are consequences of an unclean election, or of a loss of power of all replicas at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECENT_MAX: Final = 64
 
 
 class IncidentKind(StrEnum):
-    """What happened to a transaction in a partition."""
+    """The kinds of damage to a transaction in a partition."""
 
     TORN = "torn"
     ORPHANED = "orphaned"
@@ -42,7 +42,9 @@ class TransactionIncident:
 
 
 class TransactionIncidents:
-    """The damage to transactions that was found since the start of the process. Only the event loop uses it."""
+    """The damage to transactions that was found since the start of the process. Only the event loop uses
+    this object.
+    """
 
     __slots__ = ("counts", "hanging", "recent")
 
@@ -50,9 +52,9 @@ class TransactionIncidents:
         self.counts: Counter[IncidentKind] = Counter()
         self.recent: deque[TransactionIncident] = deque(maxlen=RECENT_MAX)
         self.hanging = 0
-        """How many hanging transactions the last check found and did not end."""
+        """The number of hanging transactions that the last check found and did not end."""
 
     def add(self, incident: TransactionIncident) -> None:
-        """Count an incident, and add it to the recent ones."""
+        """Count an incident, and add it to the list of recent incidents."""
         self.counts[incident.kind] += 1
         self.recent.append(incident)

@@ -1,1 +1,1 @@
-"""Blocking disk work of the replicas: the thread pool, periodic upkeep, full disks and stray logs."""
+"""Disk work of the replicas that may block: the thread pool, periodic work on logs, full disks and stray logs."""

@@ -1,7 +1,7 @@
-"""A small thread pool for work that blocks on the disk, so that the event loop does not.
+"""A small thread pool for work that waits for the disk, so that the event loop does not have to wait.
 
-Each piece of work has a callback. All callbacks of work that finished meanwhile run in one callback of the event
-loop, so that a group commit of many partitions wakes the loop once.
+Each function has a callback. The callbacks of all functions that have finished run in one callback of the event loop,
+so that a group commit of many partitions wakes the loop once.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _log = event_log(__name__)
 
 
 class Pool(Protocol):
-    """Runs blocking work for an event loop: a thread pool, or a simulated disk."""
+    """Runs functions that block, for an event loop: in a thread pool, or on a simulated disk."""
 
-    pending: int  # pieces of work whose callback has not run yet
+    pending: int  # number of functions whose callback has not run yet
 
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
-        """Run `work`, which must not raise, off the loop, and then `on_done` on the event loop."""
+        """Run `work`, which must not raise, outside of the event loop, and then `on_done` on the event loop."""
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run `work` off the loop and return what it returns, or raise what it raises."""
+        """Run `work` outside of the event loop. Return its result, or raise its exception."""
 
     async def idle(self) -> None:
-        """Wait until no work is in progress and all callbacks have run."""
+        """Wait until no function runs and all callbacks have run."""
 
     def close(self) -> None:
-        """Accept no further work."""
+        """Accept no further functions."""
 
 
 class Threads(Protocol):
-    """The methods of an executor that a DiskPool uses."""
+    """The methods of an executor that a DiskPool needs."""
 
     def submit(self, work: Callable[..., object], /, *args: Any) -> Any:
-        """Call `work(*args)` later in a thread. The result of this method is not used."""
+        """Call `work(*args)` later in a thread. Nobody uses the result of this method."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no further work."""
+        """Accept no further functions."""
 
 
 def disk_threads(count: int) -> ThreadPoolExecutor:
@@ -54,7 +54,7 @@ def disk_threads(count: int) -> ThreadPoolExecutor:
 
 
 class DiskPool:
-    """Runs blocking work in threads. It belongs to the event loop in which it was created."""
+    """Runs functions that block in threads. It belongs to the event loop in which it was created."""
 
     def __init__(self, threads: Threads) -> None:
         self._loop = asyncio.get_running_loop()
@@ -71,9 +71,9 @@ class DiskPool:
         self._threads.submit(self._do, work, on_done)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and return what it returns, or raise what it raises.
+        """Run `work` in a thread. Return its result, or raise its exception.
 
-        If the caller is cancelled, the work still runs to its end.
+        If the caller is cancelled, `work` still runs to its end.
         """
         done: asyncio.Future[T] = self._loop.create_future()
         outcome: list[T] = []
@@ -97,13 +97,13 @@ class DiskPool:
         return await done
 
     async def idle(self) -> None:
-        """Wait until no work is in progress and all callbacks have run."""
+        """Wait until no function runs and all callbacks have run."""
         while self.pending:
             self._is_idle.clear()
             await self._is_idle.wait()
 
     def close(self) -> None:
-        """Accept no further work; running work continues to its end."""
+        """Accept no further functions. Functions that are running continue to their end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _do(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class DiskPool:
             if self._is_woken:
                 return
             self._is_woken = True
-        # A closed loop raises RuntimeError; then nothing waits for the callback any more.
+        # A closed event loop raises RuntimeError. Then nothing waits for the callback any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._drain)
 
@@ -129,7 +129,7 @@ class DiskPool:
             try:
                 on_done()
             except Exception as error:
-                # The callback concerns one partition; those of the others must run too.
+                # The callback concerns one partition. The callbacks of other partitions must run, too.
                 _log.error(
                     "Callback raised an exception after its disk operation had ended", exc=error
                 )

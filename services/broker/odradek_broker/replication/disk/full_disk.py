@@ -1,18 +1,19 @@
-"""What a broker does while its disk is full: it serves reads, hands its leaderships over, and waits for space.
+"""The behaviour of a broker while its disk is full: it serves reads, hands its leaderships over, and waits for free
+space.
 
-    disk full     producers get KAFKA_STORAGE_ERROR, and follower replicas here stop following, each at its next
-                  write. The controller learns `cannot_write` and moves leaderships to other brokers where it can.
-                  Partitions without another in-sync replica stay readable here.
+    disk full     producers get KAFKA_STORAGE_ERROR, and each follower replica on this broker stops following at its
+                  next write. The controller learns `cannot_write` and elects leaders on other brokers where it can.
+                  Partitions without another in-sync replica can still be read from this broker.
     space again   logs that were left half truncated are opened again, replicas that could not be created are
                   created, followers attach again, and the controller learns that the broker can write.
 
-A write that was refused for another reason than the disk (no free file descriptor: log/storage.py) concerns
-only its replica, and is not reported to the controller. Its replica is opened or created again after a pause,
-which doubles while writes are refused.
+A write that was refused for another reason than a full disk (no free file descriptor: log/storage.py) concerns only its
+replica, and is not reported to the controller. The replica is opened or created again after a pause, which doubles
+while writes are refused.
 
-Acknowledged records are safe meanwhile (log/storage.py), so the broker keeps its epoch, and stays in the ISRs as
-far as it can keep up. If the disk fills again within a minute, the broker waits twice as long as the last time
-before it writes again, so that leaderships do not move back and forth every second.
+Acknowledged records are safe while the disk is full (log/storage.py), so the broker keeps its broker epoch, and stays
+in ISRs as long as it keeps up. If the disk is full again within a minute, the broker waits twice as long as the last
+time before it writes again, so that leaderships do not move back and forth every second.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _log = event_log(__name__)
 
 
 class FullDisk:
-    """Observes whether one data directory is full. It handles the change to full and the change back."""
+    """Watches whether the disk of one data directory is full. It handles the change to full and the change back."""
 
     def __init__(
         self,
@@ -45,8 +46,8 @@ class FullDisk:
         directory: LogDirectory,
         on_change: Callable[[bool], None],
     ) -> None:
-        """`on_change` is called on the event loop with True when the disk is full, and with False when it has space
-        again.
+        """`on_change` is called on the event loop with True when the disk is full, and with False when it has free
+        space again.
         """
         self._table = table
         self._directory = directory
@@ -61,7 +62,7 @@ class FullDisk:
         directory.health.on_refused = self._refused
 
     async def run(self) -> None:
-        """Handle full disks and refused writes until cancelled, or until the directory fails."""
+        """Handle full disks and refused writes until cancelled, or until the data directory fails."""
         while self._directory.failure is None:
             await self._is_wanted.wait()
             if self._directory.full is None:
@@ -114,22 +115,24 @@ class FullDisk:
                 return
 
     def _noticed(self, full: StorageFull) -> None:
-        """Log that the disk is full, and wake `run`. It is called in the thread whose write failed."""
+        """Log that the disk is full, and wake `run`. The storage calls this in the thread whose write failed."""
         _log.error(
             "Data directory is full; no records are written until space is freed", reason=str(full)
         )
         self._wake()
 
     def _refused(self, refused: StorageRefused) -> None:
-        """Log that the system refused a write, and wake `run`. It is called in the thread whose write failed."""
+        """Log that the system refused a write, and wake `run`. The storage calls this in the thread whose
+        write failed.
+        """
         if not self._is_wanted.is_set() and self._pause_s == _PAUSE_S_MIN:
             _log.error(
-                "Operating system refused a write, but the disk has not failed; writing again",
+                "Operating system refused a write, but the disk has not failed; trying the write again",
                 reason=str(refused),
             )
         self._wake()
 
     def _wake(self) -> None:
-        # A closed loop raises RuntimeError, because the process is ending.
+        # A closed event loop raises RuntimeError. Then the process is ending.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._is_wanted.set)

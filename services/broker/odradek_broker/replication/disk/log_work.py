@@ -1,7 +1,7 @@
 """Syncs and truncations of one replica's log, which run on disk threads, and the handling of damage found on the disk.
 
-A sync that is requested while another one runs starts when that one ends, and covers everything that was appended
-until then (group commit). Results reach the replica as events, in a later turn of the loop.
+A sync that is requested while another one runs starts when that one ends, and covers everything that was appended until
+then (group commit). Results reach the replica as events, in a later turn of the event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = event_log(__name__)
 
 
 class LogWork:
-    """Runs the syncs and truncations of one log. It is used only on the event loop."""
+    """Runs the syncs and truncations of one log. Only the event loop uses this object."""
 
     __slots__ = ("_host", "_is_sync_wanted", "_log", "_shared")
 
@@ -36,12 +36,12 @@ class LogWork:
         self._is_sync_wanted = False
 
     def sync(self) -> None:
-        """Make everything in the log durable; the replica then gets a Synced event."""
+        """Make all records in the log durable. The replica then gets a Synced event."""
         self._is_sync_wanted = True
         self._begin_sync()
 
     def run_sync(self, job: StorageJob, on_done: Callable[[], None] = lambda: None) -> None:
-        """Run a sync on a disk thread. Its result is applied to the log even if the caller is cancelled."""
+        """Run a sync on a disk thread. The result is applied to the log even if the caller is cancelled."""
         start_s = perf_counter()
 
         def done() -> None:
@@ -111,7 +111,7 @@ class LogWork:
             self._begin_sync()
 
     def _sync_failed(self, failure: StorageFailed) -> None:
-        """Take the directory offline. If the write was only refused, sync again later instead."""
+        """Take the directory offline. If the write was only refused, try the sync again later instead."""
         self._shared.storage_failed(failure)
         if isinstance(failure, StorageRefused):
             self._is_sync_wanted = True
@@ -123,11 +123,11 @@ class LogWork:
                 self._begin_sync()
 
     def damage_found(self, failure: LogDamaged) -> bool:
-        """Handle bytes of the log that changed on the disk. Returns whether the replica must go offline.
+        """Handle damaged bytes of the log, which changed on the disk. Return whether the replica must go offline.
 
-        The replica goes offline if another one is in sync: the next start verifies the log, truncates it at the
-        damage and fetches the records above it again. If no other replica is in sync, this one stays online, because
-        no other has the undamaged records.
+        The replica goes offline if another replica is in sync: the next start verifies the log, truncates it at the
+        damage and fetches the records above the damage again. If no other replica is in sync, this replica stays
+        online, because no other has the undamaged records.
         """
         if not self._shared.has_others_in_sync(self._log.id):
             if self._log.damage is None:
@@ -153,7 +153,8 @@ class LogWork:
         try:
             self._log.mark_damaged(reason)
         except OSError as error:
-            # Without the mark, the next start may not verify the whole log. Reads will find the damage again.
+            # Without the mark, the next start may not verify the whole log. A later read of the damaged batch marks it
+            # again.
             _log.error(
                 "Failed to mark a log as damaged; the next start may not verify it",
                 partition=str(self._log),

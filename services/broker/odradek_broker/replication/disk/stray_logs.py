@@ -1,9 +1,9 @@
-"""Stray logs, to which no replica in the metadata belongs: the broker puts them aside, reports them, and restores them.
+"""Stray logs are logs without a replica in the metadata. The broker puts them aside, reports them, and restores them.
 
-A log is deleted only because of a metadata record that this process saw committed. An image that merely lacks a
-partition may be the wrong image: the controllers may have started empty, or from an old backup. Then the log is put
-aside (log/directory/strays.py) until an operator removes it, the topic is in the image again, or
-`log.dir.stray.retention.ms` has passed.
+A log is deleted only because of a metadata record that this process saw committed. An image that only lacks a partition
+may be the wrong image: the controllers may have started empty, or from an old backup. The log is then put aside
+(log/directory/strays.py) until an operator removes it, the topic is in the image again, or `log.dir.stray.retention.ms`
+has passed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from odradek_runtime.clock import Clock
 from odradek_runtime.logs import event_log
 
 NO_TOPIC: Final = "the metadata has no topic with this id"
-NO_REPLICA: Final = "the metadata has no replica of it on this broker"
+NO_REPLICA: Final = "the metadata has no replica of the partition on this broker"
 _NAMED_MAX: Final = 10
 _log = event_log(__name__)
 
 
 class StrayLogs:
-    """The stray logs of one broker. It is used only on the event loop."""
+    """The stray logs of one broker. Only the event loop uses this object."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class StrayLogs:
         return self._directory.strays
 
     def begin(self) -> None:
-        """At the start of the broker, sync the stray logs that the last process could not sync, and log a
-        list of all.
+        """Sync the stray logs that the last process could not sync, and log a list of all stray logs. Called once, at
+        the start of the broker.
         """
         strays = tuple(self._directory.strays)
         for stray in strays:
@@ -59,11 +59,11 @@ class StrayLogs:
                 self._sync(stray)
         if strays:
             self._tell(
-                strays, "Data directory holds stray logs, which no replica in the metadata uses"
+                strays, "Data directory contains stray logs, which no replica in the metadata uses"
             )
 
     def put_aside(self, logs: list[PartitionLog], reason: str) -> None:
-        """Make these logs stray. The caller must not use them afterwards."""
+        """Turn these logs into stray logs. The caller must not use them afterwards."""
         strays: list[Stray] = []
         for log in logs:
             try:
@@ -80,13 +80,13 @@ class StrayLogs:
             self._tell(strays, f"Put logs aside as strays: {reason}")
 
     def remove_deleted(self, topic_ids: Container[TopicId]) -> None:
-        """Delete the stray logs of these topics, because metadata records deleted the topics."""
+        """Delete the stray logs of these topics, because metadata records have deleted the topics."""
         for stray in self._directory.strays:
             if stray.id is not None and stray.id.topic_id in topic_ids:
                 self._remove(stray)
 
     def find(self, topic_id: TopicId, partition: PartitionIndex) -> Stray | None:
-        """Return the stray log of this partition, if there is one."""
+        """Return the stray log of this partition; None if there is none."""
         return self._directory.strays.find(TopicIdPartition(topic_id, partition))
 
     def is_returning(self, topic_id: TopicId, partition: PartitionIndex) -> bool:
@@ -100,7 +100,9 @@ class StrayLogs:
         config: LogConfig,
         on_done: Callable[[PartitionLog], None],
     ) -> None:
-        """Open a stray log again, because its replica is in the metadata again; `on_done` is called when it is open."""
+        """Open a stray log again, because the metadata has its replica again. `on_done` is called with the log when it
+        is open.
+        """
         partition = stray.id
         assert partition is not None, stray
         try:
@@ -118,7 +120,7 @@ class StrayLogs:
                 self._on_failure(failure)
                 return
             _log.warning(
-                "Brought a stray log back into use",
+                "Restored a stray log, because the metadata has its partition again",
                 partition=f"{topic}-{partition.partition}",
                 log_end_offset=log.log_end_offset,
                 log_end_offset_before=stray.log_end_offset,
@@ -129,12 +131,14 @@ class StrayLogs:
         self._pool.run(job.run, done)
 
     def remove_expired(self, retention_ms: int, *, wall_ms: int) -> None:
-        """Delete the stray logs that were put aside more than `retention_ms` ago; -1: none."""
+        """Delete the stray logs that were put aside more than `retention_ms` ago. If `retention_ms` is -1,
+        delete none.
+        """
         self._directory.strays.forget_removed()
         expired = self._directory.strays.expired(now_ms=wall_ms, retention_ms=retention_ms)
         if not expired:
             return
-        self._tell(expired, "Removing stray logs that are older than log.dir.stray.retention.ms")
+        self._tell(expired, "Deleting stray logs that are older than log.dir.stray.retention.ms")
         for stray in expired:
             self._remove(stray)
 

@@ -1,4 +1,4 @@
-"""Periodic work on the logs of a broker: flush, checkpoint, retention, compaction, removal of files."""
+"""Periodic work on the logs of a broker: flushes, checkpoints, retention, compaction, removal of files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Upkeep:
         self._compact_interval_s = max(compact_interval_ms, _COMPACT_INTERVAL_MS_MIN) / 1000
 
     async def flush(self) -> None:
-        """Sync the logs for which a sync is due, so that a restart has little to scan."""
+        """Sync the logs that are due for a full sync, so that a restart has little to scan."""
         pause_s = _FLUSH_INTERVAL_S
         while True:
             RESERVE.fill()
@@ -60,11 +60,11 @@ class Upkeep:
                 return
             if not self._table.is_active:
                 continue
-            # The logs are synced one after the other, because reads need threads of the pool too.
+            # The logs are synced one after the other, because reads need threads of the pool, too.
             due = await _in_turns(self._directory.due_flushes(now_ms=self._clock.boottime_ms()))
             for log in due:
                 host = self._table.by_id.get((log.topic_id, log.partition))
-                # The log may have been deleted, or opened again as another object, since the list was made.
+                # Since the list was made, the log may have been deleted, or opened again as another object.
                 if host is None or host.is_failed or host.log is not log:
                     continue
                 job = None
@@ -72,7 +72,7 @@ class Upkeep:
                     with host.guard():
                         job = log.begin_sync(full=True)
                 except StorageFailed as failure:
-                    # Either the directory is offline, which the next turn notices, or no file descriptor is free.
+                    # Either the directory is offline, and the next turn ends this task, or no file descriptor is free.
                     self._table.storage_failed(failure)
                     break
                 if job is not None:
@@ -83,10 +83,11 @@ class Upkeep:
                         pause_s = 0.0
 
     async def checkpoint(self) -> None:
-        """Write the offset checkpoints, once all logs are open and their lost records were reported to the controller.
+        """Write the offset checkpoints periodically, after all logs are open and their lost records were reported to
+        the controller.
 
         Before that, only the old files have the offsets of logs that are not open yet, and the next start would need
-        them.
+        these offsets.
         """
         while True:
             await asyncio.sleep(self._checkpoint_interval_s)
@@ -100,11 +101,11 @@ class Upkeep:
             try:
                 self._directory.finish_checkpoint(job)
             except StorageFailed as failure:
-                # This does not end the task: if the disk is only full, it may get free space later.
+                # This must not end the task: if the disk is only full, it may have free space later.
                 self._table.storage_failed(failure)
 
     async def retain(self) -> None:
-        """Remove expired segments from the logs; `sweep` deletes their files later."""
+        """Remove expired segments from the logs periodically. `sweep` deletes their files later."""
         while True:
             await asyncio.sleep(self._retention_interval_s)
             if self._directory.failure is not None:
@@ -114,19 +115,19 @@ class Upkeep:
                     await asyncio.sleep(0)
 
     def apply_retention(self) -> Iterator[None]:
-        """Remove expired segments from the logs; yields after each log."""
+        """Remove expired segments from the logs. Yield after each log."""
         return self._table.apply_retention(wall_ms=self._settled_ms())
 
     def _settled_ms(self) -> int:
-        """Return the wall-clock time by which data is deleted because of its age.
+        """Return the wall-clock time for deletion by age.
 
-        A jump forward counts after a day only: what one broker deletes too early, its followers delete as well.
+        A jump of the clock forward counts only after a day: followers also delete what one broker deletes too early.
         """
         return self._settled.read(now_ms=self._clock.boottime_ms(), wall_ms=self._clock.wall_ms())
 
     async def sweep(self) -> None:
-        """Delete the files of segments that were removed from the logs some time ago, and the directories of deleted
-        partitions.
+        """Periodically delete the files of segments that were removed from the logs some time ago, and the directories
+        of deleted partitions.
         """
         pool = self._table.pool
         while self._directory.failure is None:
@@ -167,7 +168,7 @@ class Upkeep:
             self._unremovable.discard(path)
 
     async def compact(self) -> None:
-        """Compact logs for which it is worthwhile, one partition at a time, in slices that run on a disk thread."""
+        """Compact the logs that are dirty enough, one partition at a time, in slices that run on a disk thread."""
         while self._directory.failure is None:
             await asyncio.sleep(self._compact_interval_s)
             for host in list(self._table.by_id.values()):
@@ -198,7 +199,7 @@ class Upkeep:
         return self._clock.monotonic_ms() / 1000
 
     async def measure_loop_lag(self) -> None:
-        """Update `loop_lag_s`, for the metrics: by how many seconds the event loop runs a timer too late."""
+        """Update `loop_lag_s`, for the metrics: the number of seconds by which the event loop runs a timer too late."""
         before_ms = self._clock.monotonic_ms()
         while True:
             await asyncio.sleep(_LAG_PROBE_S)
@@ -209,7 +210,7 @@ class Upkeep:
 
 
 async def _in_turns(steps: Generator[None, None, T]) -> T:
-    """Run each step of a generator in its own turn of the event loop. Returns what the generator returns."""
+    """Run each step of a generator in its own turn of the event loop. Return the result of the generator."""
     while True:
         try:
             next(steps)

@@ -1,19 +1,19 @@
 """Assigns each partition that this broker follows to a stream to its leader, in one of two lanes.
 
-A lane is one of the two streams to a leader. A partition starts in the hot lane. If its Attached response shows that
-it is far behind, it moves to the catch-up lane, another connection with less credit, until it is close to the end of
-the log. So a broker that comes back after an hour does not slow down the partitions that are in sync. The partition
-stays attached in the old lane until the new one is open. The inbound rate of all catch-up lanes together can be limited
-(`follower.replication.throttled.rate`), also at run time.
+A lane is one of the two streams to a leader. A partition starts in the hot lane. If its Attached response shows that it
+is far behind, it moves to the catch-up lane, another connection with less credit, until it is close to the end of the
+log. So a broker that returns after an hour does not slow down the partitions that are in sync. The partition stays
+attached in the old lane until the stream of the new lane is open. The inbound rate of all catch-up lanes together can
+be limited (`follower.replication.throttled.rate`), also at run time.
 
-To each live broker that shares a partition with this one, the stream of the hot lane stays open even while no
-partition uses it. So the connection exists before that broker becomes a leader, and that broker knows that its
-followers can reach it before it reports that it is ready (`cluster/catch_up.py`). A stream to a broker that is down
-would only repeat failed attempts to connect.
+To each live broker that shares a partition with this one, the stream of the hot lane stays open even while no partition
+uses it. So the connection exists before that broker becomes a leader, and before that broker reports that it is ready,
+it knows that its followers can reach it (`cluster/catch_up.py`). No stream is kept open to a broker that is down,
+because this would only repeat failed attempts to connect.
 
-A change of lane takes a round trip without data. Under load that alone may put a partition further
-behind than the limit. So the first Attached response after a return to the hot lane does not move it again:
-otherwise it could change lanes forever and never join the ISR.
+A change of the lane takes a round trip without data. Under load, this alone may put a partition further behind than the
+limit. So the first Attached response after a return to the hot lane does not move the partition again: otherwise it
+could change lanes forever and never join the ISR.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ THROTTLE_BURST_S: Final = 1.0
 
 
 class FollowerLinks:
-    """All replication streams of this broker as a follower."""
+    """All replication streams of this broker to its leaders."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class FollowerLinks:
         catch_up_bytes_per_s: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`endpoint_of` returns the address of a broker's replication listener in the image, `is_live` whether the
-        broker is unfenced there and not shutting down.
+        """`endpoint_of` returns the address of a broker's replication listener in the image. `is_live` returns whether
+        the image shows the broker as unfenced and not shutting down.
 
-        A partition more than `behind_records` behind moves to the catch-up lane, and back once it is less
-        than `near_records` behind. `catch_up_bytes_per_s` of 0 means no limit.
+        A partition that is more than `behind_records` behind moves to the catch-up lane, and back when it is less than
+        `near_records` behind. `catch_up_bytes_per_s` of 0 means no limit.
         """
         self._make_stream = make_stream
         self._behind_records = behind_records
@@ -75,7 +75,7 @@ class FollowerLinks:
         self._leader_of: dict[HostKey, BrokerId] = {}
         # Brokers that share or shared a partition with this one.
         self._peers: set[BrokerId] = set()
-        # Partitions that return to the hot lane, but are not attached there yet.
+        # Partitions that return to the hot lane, but are not attached in it yet.
         self._returning: set[HostKey] = set()
         self._session_ids = itertools.count(1)
         self._throttle = TokenBucket(
@@ -84,7 +84,7 @@ class FollowerLinks:
             now_s=clock.monotonic_ms() / 1000,
         )
         self._by_session: dict[int, FollowerStream] = {}
-        # Streams that are ending but still send their last messages, oldest first: an ordered set.
+        # Streams that still send their last messages before they end, oldest first: an ordered set.
         self._ending: dict[FollowerStream, None] = {}
         self._is_closed = False
 
@@ -95,7 +95,7 @@ class FollowerLinks:
             return
         self._throttle.set_rate(rate, self._clock.monotonic_ms() / 1000)
         for stream in self._streams.values():
-            # A stream may wait as long as the old rate required, which can be hours.
+            # A stream may be waiting for as long as the old rate required, which can be hours.
             stream.throttle_changed()
 
     def stream(self, session_id: int) -> FollowerStream | None:
@@ -103,7 +103,7 @@ class FollowerLinks:
         return self._by_session.get(session_id)
 
     def follow(self, host: PartitionHost, leader: BrokerId) -> None:
-        """Make `host` follow `leader`; with NO_BROKER, stop following.
+        """Make `host` follow `leader`. With NO_BROKER, make it stop following.
 
         The host gets SessionReady in a later turn of the event loop.
         """
@@ -117,21 +117,23 @@ class FollowerLinks:
             self._leader_of[key] = leader
             self._open(leader, Lane.HOT).add(key, host)
         else:
-            # The leader is the same, but has a new epoch: attach again in the lane where the partition is.
+            # The leader is the same, but has a new epoch: the partition must attach again in its present lane.
             for lane in Lane:
                 stream = self._streams.get((leader, lane))
                 if stream is not None and stream.has(key):
                     stream.add(key, host)
 
     def share(self, replicas: Iterable[BrokerId]) -> None:
-        """Keep a stream open to each of these brokers, which share a partition, while the broker is live."""
+        """Keep a stream open to each of these brokers, which have a replica of the same partition, while the broker is
+        live.
+        """
         for broker_id in replicas:
             if broker_id not in self._peers and broker_id != self._identity.broker_id:
                 self._peers.add(broker_id)
                 self._open_to_peer(broker_id)
 
     def broker_changed(self, broker_id: BrokerId) -> None:
-        """Reconnect to a broker at once, because the image changed and may have a new address for it."""
+        """Reconnect to a broker at once, because the image changed and may have a new address of the broker."""
         self._open_to_peer(broker_id)
         for lane in Lane:
             stream = self._streams.get((broker_id, lane))
@@ -140,32 +142,32 @@ class FollowerLinks:
                 self._close_if_empty(stream)
 
     async def close(self) -> None:
-        """End all streams; from now on no host follows a leader."""
-        # While one stream is being closed, data that another one receives could open a new stream, which nobody would
-        # close.
+        """End all streams. From now on no host follows a leader."""
+        # While one stream is being closed, data that another stream receives could open a new stream, which nobody
+        # would close.
         self._is_closed = True
         streams, self._streams = [*self._streams.values(), *self._ending], {}
         for stream in streams:
             await stream.close()
 
     def _distance(self, stream: FollowerStream, host: PartitionHost, records: int) -> None:
-        """Move a partition to the lane that suits the number of records by which it is behind its leader."""
+        """Move a partition to the lane that fits the number of records by which it is behind its leader."""
         if self._is_closed:
             return
         key = host_key(host)
         if stream.lane is Lane.HOT and key in self._returning:
             self._returning.discard(key)
             return
-        wanted = stream.lane
+        lane = stream.lane
         if records > self._behind_records:
-            wanted = Lane.CATCH_UP
+            lane = Lane.CATCH_UP
         elif records < self._near_records:
-            wanted = Lane.HOT
-        if wanted is not stream.lane and self._leader_of.get(key) == stream.leader:
-            other = self._open(stream.leader, wanted)
+            lane = Lane.HOT
+        if lane is not stream.lane and self._leader_of.get(key) == stream.leader:
+            other = self._open(stream.leader, lane)
             if not other.has(key):
                 other.add(key, host)
-                if wanted is Lane.HOT:
+                if lane is Lane.HOT:
                     self._returning.add(key)
 
     def _ready(self, stream: FollowerStream, key: HostKey) -> None:
@@ -181,7 +183,7 @@ class FollowerLinks:
             self._open(broker_id, Lane.HOT)
 
     def _is_kept(self, broker_id: BrokerId) -> bool:
-        """Return whether the stream to this broker for partitions in sync stays open without any."""
+        """Return whether the hot stream to this broker stays open although no partition uses it."""
         return broker_id in self._peers and self._is_live(broker_id)
 
     def _open(self, leader: BrokerId, lane: Lane) -> FollowerStream:

@@ -1,4 +1,4 @@
-"""Replication streams from this broker to its followers: one open session per follower and lane."""
+"""Replication streams from this broker to its followers: one open session for each follower and lane."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Refusal(Enum):
 
 
 class StreamRefused(Exception):
-    """A follower's stream is refused. The text is sent to the follower, which logs it."""
+    """A follower's stream is refused. The follower gets and logs the text."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
@@ -33,26 +33,26 @@ class StreamRefused(Exception):
 
 
 class FollowerConnection(Protocol):
-    """A connection that a follower opened: messages in order, without gaps, until it breaks."""
+    """A connection that a follower opened. Messages arrive in order and without gaps until the connection breaks."""
 
     def is_from(self, broker_id: int) -> bool:
-        """Return whether the caller has authenticated as that broker, or authentication is not required."""
+        """Return whether the peer has authenticated as that broker, or authentication is not required."""
 
     async def read(self) -> pb.ReplicateRequest | None:
         """Wait for a message and return it; None if the follower ended the stream."""
 
     async def accept(self) -> None:
-        """Tell the follower that its Hello was accepted."""
+        """Report to the follower that its Hello was accepted."""
 
     async def write(self, message: bytes) -> None:
-        """Send a ReplicateResponse, encoded."""
+        """Send an encoded ReplicateResponse."""
 
 
 class FollowerSessions:
     """Serves the leader's end of replication streams.
 
-    A follower has at most one session for partitions in sync and one to catch up: when it opens a newer one of the same
-    kind, the older one is closed.
+    A follower has at most one session for partitions in sync and one to catch up. When it opens another session of the
+    same kind, the older one is closed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FollowerSessions:
 
     @property
     def connected(self) -> set[BrokerId]:
-        """The brokers that have a stream to this one, whether or not they follow a partition in it."""
+        """The brokers that have a stream to this one, whether or not a partition uses the stream."""
         return {session.broker_id for session, _ in self._open.values()}
 
     async def serve(self, connection: FollowerConnection) -> None:
@@ -197,7 +197,7 @@ class FollowerSessions:
         return self._table.by_id.get((partition.topic_id, partition.partition))
 
     def _why_absent(self, partition: common_pb2.TopicIdPartition) -> ErrorCode:
-        # A follower may know a new topic before its leader does; it then tries again later.
+        # A follower may learn of a new topic before its leader does. It then attaches again later.
         if partition.topic_id in self._table.image.topics:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_ID

@@ -1,9 +1,9 @@
 """The follower's end of one replication stream: to one leader, in one lane.
 
-It opens the stream, tells its partitions that they may attach (SessionReady), and hands the leader's messages
-to them. It batches their messages: up to 64 attaches per message, and the latest ack of each partition once per
-turn of the loop. When the stream breaks, it tells the partitions and reconnects after 50-500 ms, or at once if
-the image has a change of the leader.
+It opens the stream, notifies its partitions that they may attach (SessionReady), and passes the leader's messages to
+them. It batches the partitions' messages: up to 64 attaches per message, and the latest ack of each partition once per
+turn of the event loop. When the stream breaks, it notifies the partitions and reconnects after 50-500 ms, or at once if
+the image has a change of the leader's broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNREACHED_WARNING_MS: Final = 5_000  # longer than a broker's restart takes
 _UNREACHED_WARNING_INTERVAL_MS: Final = 60_000
 _log = event_log(__name__)
 
-# The catch-up lane gets 1/4 of the credit, so that partitions far behind do not crowd out the others.
+# The catch-up lane gets 1/4 of the credit, so that partitions far behind do not slow down the others.
 _CATCH_UP_SHARE: Final = 4
 HostKey = tuple[bytes, int]
 
@@ -61,7 +61,7 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerIdentity:
-    """How this broker identifies itself in each Hello."""
+    """The fields with which this broker identifies itself in each Hello."""
 
     cluster_id: ClusterId
     broker_id: BrokerId
@@ -71,11 +71,11 @@ class FollowerIdentity:
 
 
 class StreamBroken(ConnectionError):
-    """The connection to a leader ended, or could not be opened; the text says why."""
+    """The connection to a leader ended, or could not be opened. The text has the reason."""
 
 
 class LeaderConnection(Protocol):
-    """An open connection to a leader: messages in order, without gaps, until it breaks."""
+    """An open connection to a leader. Messages arrive in order and without gaps until the connection breaks."""
 
     async def write(self, request: pb.ReplicateRequest) -> None:
         """Send a message. Raises StreamBroken."""
@@ -95,7 +95,7 @@ Dial = Callable[[BrokerId, str, int], LeaderConnection]
 
 
 class FollowerStream:
-    """The stream to one leader, opened again whenever it breaks."""
+    """The stream to one leader in one lane. It is opened again whenever it breaks."""
 
     def __init__(
         self,
@@ -112,10 +112,9 @@ class FollowerStream:
         on_ready: Callable[[FollowerStream, HostKey], None],
         throttle: TokenBucket | None = None,
     ) -> None:
-        """`on_distance(stream, host, records)` is called when a partition is so far behind its leader's high
-        watermark, or so near to it, that it may have to change its lane. `on_ready(stream, key)` is called when a
-        partition attaches in this stream. `throttle`, in bytes and shared with other streams, limits the inbound
-        rate.
+        """`on_distance(stream, host, records)` is called when a partition may have to change its lane: it is `records`
+        behind its leader's high watermark. `on_ready(stream, key)` is called when a partition attaches in this stream.
+        `throttle`, in bytes and shared with other streams, limits the inbound rate.
         """
         self.lane = lane
         self.leader = leader
@@ -128,7 +127,7 @@ class FollowerStream:
         self._session_ids = session_ids
         self._by_session = by_session
         self._hosts: dict[HostKey, PartitionHost] = {}
-        self._session_id = 0  # 0: no stream was opened yet
+        self._session_id = 0  # 0: no stream is open
         self._is_closing = False
         self._unreached_warning_at_ms: int | None = None  # None: the last attempt succeeded
         self._kicked = asyncio.Event()
@@ -147,17 +146,17 @@ class FollowerStream:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no partition uses this stream."""
+        """Whether no partition uses this stream."""
         return not self._hosts
 
     def add(self, key: HostKey, host: PartitionHost) -> None:
-        """Let a partition follow this leader in this stream."""
+        """Let a partition follow its leader in this stream."""
         self._hosts[key] = host
         if self._session_id:
             asyncio.get_running_loop().call_soon(self._tell_ready, key, self._session_id)
 
     def remove(self, key: HostKey) -> None:
-        """Remove a partition, and detach it at the leader."""
+        """Remove a partition from this stream, and detach it at the leader."""
         host = self._hosts.pop(key, None)
         self._attaches.pop(key, None)
         self._acks.pop(key, None)
@@ -165,13 +164,13 @@ class FollowerStream:
             self.send_detach(host)
 
     def give_up(self, key: HostKey) -> None:
-        """Remove a partition that moved to the other lane. Its replica sends the detach itself."""
+        """Remove a partition that has moved to the other lane. Its replica sends the detach by itself."""
         self._hosts.pop(key, None)
         self._attaches.pop(key, None)
         self._acks.pop(key, None)
 
     def kick(self) -> None:
-        """Reconnect at once if the stream is waiting before its next attempt."""
+        """Reconnect at once if the stream waits before its next attempt."""
         self._kicked.set()
 
     def has(self, key: HostKey) -> bool:
@@ -179,14 +178,14 @@ class FollowerStream:
         return key in self._hosts
 
     def end(self, on_ended: Callable[[FollowerStream], object]) -> None:
-        """End the stream, which no partition uses, after a delay in which its last messages are sent, and then call
+        """End the stream, which no partition uses, after a delay in which its last messages are sent. Then call
         `on_ended`.
         """
         self._task.add_done_callback(lambda _: on_ended(self))
         asyncio.get_running_loop().call_later(_LINGER_S, self._cancel)
 
     async def close(self) -> None:
-        """End the stream."""
+        """End the stream at once, and wait until it has ended."""
         self._cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -209,7 +208,7 @@ class FollowerStream:
 
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
         """Send an acknowledgement with the next message. Acknowledgements are cumulative, so only the latest one of
-        each partition is sent, once per turn of the loop.
+        each partition is sent, once per turn of the event loop.
         """
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
             partition=_wire(host),
@@ -221,8 +220,8 @@ class FollowerStream:
         self._outbox_wake.set()
 
     def _cancel(self) -> None:
-        # Before Python 3.13, a TaskGroup that ends with an error drops a cancellation that arrives meanwhile
-        # (python/cpython#116720), so `_run` checks this flag too.
+        # Before Python 3.13, a TaskGroup that ends with an error drops a cancellation that arrives at that time
+        # (python/cpython#116720), so `_run` checks this flag, too.
         self._is_closing = True
         self._kicked.set()
         self._task.cancel()
@@ -249,7 +248,7 @@ class FollowerStream:
                 backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
 
     async def _session(self, host: str, port: int) -> bool:
-        """Run one connection from start to end. Returns whether the leader accepted it."""
+        """Run one connection from its start to its end. Return whether the leader accepted the Hello."""
         session_id = next(self._session_ids)
         is_open = False
         connection = self._dial(self.leader, host, port)
@@ -276,7 +275,9 @@ class FollowerStream:
         return is_open
 
     def _warn_of_unreached(self, address: str, error: BaseException) -> None:
-        """After some seconds, log that the leader cannot be reached; repeat that once a minute."""
+        """Log that the leader cannot be reached, if this is the case for some seconds; repeat the warning once a
+        minute.
+        """
         now_ms = self._clock.monotonic_ms()
         if self._unreached_warning_at_ms is None:
             self._unreached_warning_at_ms = now_ms + _UNREACHED_WARNING_MS
@@ -353,7 +354,7 @@ class FollowerStream:
                 self._outbox_wake.set()
 
     def _judge(self, host: PartitionHost, message: PushedMessage) -> None:
-        """Report how far the partition is behind its leader, if that may require the other lane."""
+        """Report how far the partition is behind its leader, if this may require the other lane."""
         if message.data is not None:
             if self.lane is Lane.CATCH_UP:
                 distance = message.data.high_watermark - host.replica.log_end
@@ -404,7 +405,7 @@ class FollowerStream:
         return True
 
     def throttle_changed(self) -> None:
-        """Grant the credit that waited for the throttle, as far as the new rate allows."""
+        """Grant the credit that the throttle has delayed, as far as the new rate allows."""
         if self._throttle_timer is not None:
             self._throttle_timer.cancel()
             self._throttle_over()
@@ -425,7 +426,7 @@ def _wire(host: PartitionHost) -> common_pb2.TopicIdPartition:
 
 
 def deliver(host: PartitionHost, session_id: int, pushed: PushedMessage) -> None:
-    """Turn a leader's message into an event of its partition."""
+    """Pass a leader's message to its partition, as an event."""
     leader_epoch = LeaderEpoch(pushed.leader_epoch)
     data, message = pushed.data, pushed.other
     if data is not None:

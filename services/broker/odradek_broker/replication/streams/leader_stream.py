@@ -1,12 +1,12 @@
-"""The leader's end of one follower's stream: it responds to attaches, then pushes the records the follower lacks.
+"""The leader's end of one follower's stream: it responds to attaches, then sends the records that the follower lacks.
 
-One message is in flight at a time. The next one takes everything that was appended meanwhile, so a busy leader sends
-few large messages. Within a message partitions take turns with at most `partition_bytes_max` each. The follower's
-credit bounds the bytes in flight. If only the high watermark moves, the stream waits up to 50 ms to send it together
-with data (rule R9 of partition/README.md).
+One message is in flight at a time. The next message has everything that was appended since, so a busy leader sends few
+large messages. Within a message partitions take turns with at most `partition_bytes_max` each. The follower's credit
+bounds the bytes in flight. If only the high watermark moves, the stream waits up to 50 ms to send it together with
+records (rule R9 of partition/README.md).
 
-Records that are not in memory are read ahead for at most two messages: a follower that comes back needs records of
-every partition at once, and they must not fill the memory while it is slow.
+Records that are not in memory are read from the disk in advance for at most two messages: a follower that returns needs
+records of every partition at once, and these must not fill the memory while the follower is slow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLD_MESSAGES_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _ColdRead:
-    """Batches that were not in memory, and that a disk thread has read. They are valid in one leader epoch only,
+    """Batches that a disk thread has read, because they were not in memory. They are valid in one leader epoch only,
     because a log may be truncated between two epochs.
     """
 
@@ -45,7 +45,7 @@ class _ColdRead:
     result: ReadResult
 
     def suits(self, due: DataDue) -> bool:
-        """Return whether these batches are the ones to be sent next."""
+        """Return whether these batches are the ones to send next."""
         return (
             self.leader_epoch == due.leader_epoch
             and self.from_offset == due.from_offset
@@ -81,15 +81,15 @@ class LeaderStream:
         self._is_watermark_time = False
         self._reading: set[PartitionHost] = set()
         self._read: dict[PartitionHost, _ColdRead] = {}
-        # Bytes that are being read from the disk, or are held in `_read`.
+        # The numbers of bytes that are being read from the disk, or are in `_read`.
         self._cold_bytes: dict[PartitionHost, int] = {}
         self._cold_total_bytes = 0
-        # Hosts that may not read from the disk until bytes that were read before have been sent.
+        # Hosts that must not read from the disk until bytes that were read before have been sent.
         self._cold_waiting: dict[PartitionHost, None] = {}
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Send the response to an attach. After SendAttached this stream sends the host's batches; after any other
-        response it no longer does.
+        """Send the response to an attach. After SendAttached this stream sends the host's batches. After any other
+        response it stops sending them.
         """
         if isinstance(effect, fx.SendAttached):
             self.hosts[host] = None
@@ -106,7 +106,7 @@ class LeaderStream:
         leader_epoch: int,
         code: ErrorCode,
     ) -> None:
-        """Refuse an attach, or end an attachment: the follower has to attach again."""
+        """Refuse an attach, or end an attachment (`attach_seq` 0), so that the follower must attach again."""
         message = pb.LeaderMessage(partition=partition, leader_epoch=leader_epoch)
         message.refused.attach_seq = attach_seq
         message.refused.error_code = code
@@ -121,7 +121,7 @@ class LeaderStream:
         self._wake.set()
 
     def forget(self, host: PartitionHost) -> None:
-        """Stop sending this host's batches. Responses that it has already given are still sent."""
+        """Stop sending this host's batches. Responses to attaches that are already queued are still sent."""
         self.hosts.pop(host, None)
         self._due.pop(host, None)
         self._watermark_due.pop(host, None)
@@ -141,12 +141,12 @@ class LeaderStream:
             self._wake.clear()
             message = self._build()
             if message is not None:
-                # There may be more data than fitted into this message.
+                # There may be more data than fits into this message.
                 self._wake.set()
                 return message
 
     def close(self) -> None:
-        """Notify all hosts that the stream has ended."""
+        """Close the stream, and notify all its hosts."""
         self.is_closed = True
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
@@ -193,19 +193,22 @@ class LeaderStream:
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
         if self._cold_waiting and self._cold_reads_left() > 0:
-            # The admitted hosts turned out to need no read from the disk, so the next waiting hosts can be admitted.
+            # The hosts that were let through needed no read from the disk, so the next waiting hosts can be let
+            # through.
             self._wake.set()
         return None if messages.is_empty else messages.encode()
 
     def _admit_cold(self) -> None:
-        """Let waiting hosts continue, as many as may start a cold read now (a read of data that is not in memory)."""
+        """Let waiting hosts continue, as many as may start a cold read now (a read of records that are not
+        in memory).
+        """
         reads_max = self._cold_reads_left()
         for host in list(itertools.islice(self._cold_waiting, max(reads_max, 0))):
             del self._cold_waiting[host]
             self._due[host] = None
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
-        """Return the next batches of a host; None if they cannot be read, or while a disk thread reads them."""
+        """Return the next batches of a host. None: they cannot be read, or a disk thread is still reading them."""
         cold = self._take_cold(host)
         if cold is not None and cold.suits(due):
             return cold.result
@@ -217,7 +220,7 @@ class LeaderStream:
                 due.from_offset,
                 bytes_max=bytes_max,
                 end_offset=due.log_end,
-                # The CRC is checked here, so that damage on this disk is not copied to followers.
+                # The CRCs are checked here, so that damage on this disk is not copied to followers.
                 verify=True,
             )
             if plan.is_hot:
@@ -227,7 +230,7 @@ class LeaderStream:
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
                 return None
         except OffsetOutOfRange:
-            # Retention deleted the records that the follower needs next, so it has to attach again.
+            # Retention has deleted the records that the follower needs next, so the follower must attach again.
             self.refuse(
                 _wire(host),
                 attach_seq=0,
@@ -258,16 +261,16 @@ class LeaderStream:
         return cold
 
     def _cold_reads_left(self) -> int:
-        """Return how many more cold reads may start now."""
+        """Return the number of cold reads that may start now."""
         remaining_bytes = _COLD_MESSAGES_MAX * self._message_bytes_max - self._cold_total_bytes
         return -(-remaining_bytes // self._partition_bytes_max)
 
     def _count_cold(self, host: PartitionHost, size_bytes: int) -> None:
-        """Set how many bytes are being read or held for a host."""
+        """Set the number of bytes that are being read or stored for a host."""
         self._cold_total_bytes += size_bytes - self._cold_bytes.pop(host, 0)
         if size_bytes:
             self._cold_bytes[host] = size_bytes
-        # Another host may have its turn now.
+        # Another host may start a cold read now.
         self._wake.set()
 
     def _read_cold(self, host: PartitionHost, plan: ReadPlan, due: DataDue) -> None:
@@ -296,7 +299,7 @@ class LeaderStream:
                 self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, results[0])
                 self.mark_due(host)
             elif is_wanted:
-                # The segment was removed from the log in the meantime, or has nothing at this offset.
+                # The segment was removed from the log during the read, or has no batch at this offset.
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
         self._shared.counters.fetch_reads_cold += 1
@@ -304,7 +307,7 @@ class LeaderStream:
 
     def _refused_read(self, host: PartitionHost, failure: StorageFailed) -> None:
         host.read_failed(failure)
-        # This is not a fault of the disk (for example, no file descriptor was free), so read again.
+        # The disk is not at fault (for example, no file descriptor was free), so read again.
         if isinstance(failure, StorageRefused) and not isinstance(failure, LogDamaged):
             self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 

@@ -1,4 +1,4 @@
-"""The replication streams of one replica: those to the followers that it sends data to, and the one to its leader."""
+"""The replication streams of one replica: those to the followers to which it sends data, and the one to its leader."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ StreamEffect: TypeAlias = (
     | fx.SendDetach
     | fx.SendAck
 )
-_NONE: Final[dict[FollowerSession, Any]] = {}  # shared by all replicas that send to no follower
+_NONE: Final[dict[FollowerSession, Any]] = {}  # shared by all replicas without an attached follower
 
 
 class ReplicaStreams(Generic[Host]):
-    """Sends the messages of one replica, and remembers the streams of the followers that are attached to it."""
+    """Sends the messages of one replica, and stores the streams of the followers that are attached to it."""
 
     __slots__ = ("_host", "_shared", "to_followers")
 
@@ -32,13 +32,13 @@ class ReplicaStreams(Generic[Host]):
         self.to_followers: dict[FollowerSession, LeaderStreamPort[Host]] = _NONE
 
     def carry_out(self, effect: StreamEffect) -> None:
-        """Send the message that the replica has decided on, if the stream is still open."""
+        """Send the message of the effect, if the stream is still open."""
         match effect:
             case fx.SendAttached() | fx.SendDiverged() | fx.SendSnapshotless() | fx.SendRefused():
                 self._respond_to_follower(effect)
             case fx.SendAttach():
                 stream = self._shared.follower_stream(effect.session_id)
-                # While nothing can be written, the attach is not sent. The core asks for it again later.
+                # While the broker cannot write, the attach is not sent. The replica repeats it later.
                 if stream is not None and not self._shared.storage_problem:
                     stream.send_attach(self._host, effect)
             case fx.SendDetach():
@@ -73,7 +73,7 @@ class ReplicaStreams(Generic[Host]):
             stream.mark_due(self._host)
 
     def ended(self, session: FollowerSession) -> LeaderStreamPort[Host] | None:
-        """Send no more data in a follower's session; return its stream, if data was sent there."""
+        """Send no more data in a follower's session. Return its stream, or None if no data was sent in the session."""
         return self.to_followers.pop(session, None)
 
     def end_all(self) -> None:
