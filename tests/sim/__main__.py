@@ -1,5 +1,5 @@
-"""`python -m tests.sim --seeds 500` runs seeds, reports which events they covered, and prints how
-to repeat a failure.
+"""`python -m tests.sim --seeds 500` runs seeds, reports which events happened in them, and prints the command that
+repeats each failure.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ COVERAGE = (
     "ISR expansions",
     "rejoins under load",
     "truncations",
-    "torn tails",
-    "records lost with the power",
+    "incomplete last batches",
+    "records lost in power losses",
     "recoveries of the longest log",
     "broker snapshots",
     "controller snapshots",
     "clean shutdowns",
     "streams reset",
-    "answers stopped at the gate",
-    "answers without a lease",
+    "responses stopped at the gate",
+    "responses without a lease",
     "replicas moved",
     "topics deleted",
     "configs changed",
     "log starts advanced",
-    "logs begun anew",
+    "logs reset",
     "production recoveries",
-    "deaths within disk work",
+    "deaths in disk operations",
     "moves to the catch_up lane",
     "moves to the hot lane",
     "rebalances",
@@ -56,16 +56,16 @@ COVERAGE = (
     "groups migrated",
     "offset commits",
     "fenced commits",
-    "fetches woken",
+    "waiting fetches woken",
     "epochs validated",
     "batches refused",
     "groups deleted",
     "offsets deleted",
-    "topics made by brokers",
-    "full disks met",
-    "replicas ended by a bug",
+    "topics created by brokers",
+    "full disks",
+    "replicas failed by a bug",
     "logs damaged",
-    "damaged logs cut",
+    "damaged logs truncated",
     "rolling restarts",
 )
 RERUN_EVERY = 25  # every 25th seed is run twice, and must give the same digest
@@ -99,9 +99,7 @@ class Summary:
 
     @property
     def uncovered(self) -> list[str]:
-        """Return the events that happened in none of the seeds; the run proves nothing about
-        them.
-        """
+        """The events that happened in none of the seeds, so the run proves nothing about them."""
         return [name for name in COVERAGE if not self.counters[name]]
 
     @property
@@ -110,14 +108,14 @@ class Summary:
 
 
 def run_twice(seed: int) -> tuple[Result, bool]:
-    """Run a seed. Every 25th seed runs a second time, to check that both runs are equal."""
+    """Run a seed. Run every 25th seed a second time; the second value says whether both runs gave the same digest."""
     result = run_seed(seed)
     same = seed % RERUN_EVERY != 0 or run_seed(seed).digest == result.digest
     return result, same
 
 
 def run(seeds: list[int], *, workers: int, console: Console) -> Summary:
-    """Run all seeds; stop early at the fifth that fails."""
+    """Run all seeds; stop at the fifth seed that fails."""
     summary = Summary()
     columns = (
         TextColumn("{task.description}"),
@@ -144,8 +142,8 @@ def run(seeds: list[int], *, workers: int, console: Console) -> Summary:
 
 
 def report(summary: Summary, console: Console, elapsed_s: float) -> None:
-    """Print a table of the events that were met, and each failure with the command that repeats it."""
-    table = Table(title="What the seeds came across", show_header=True)
+    """Print a table of the events that happened, and each failure with the command that repeats it."""
+    table = Table(title="Events in the seeds", show_header=True)
     table.add_column("event")
     table.add_column("times", justify="right")
     for name in COVERAGE:
@@ -167,15 +165,17 @@ def report(summary: Summary, console: Console, elapsed_s: float) -> None:
         if result.trace:
             console.print(result.trace, highlight=False, markup=False)
         console.print("\n".join(result.story[-25:]), highlight=False, markup=False)
-        console.print(f"  again: python -m tests.sim --seed {result.seed}")
+        console.print(f"  repeat with: python -m tests.sim --seed {result.seed}")
     for seed in summary.different:
         console.print(f"[red]seed {seed} is not deterministic[/red]")
     if summary.seeds >= 50 and summary.uncovered:
-        console.print(f"[red]never met: {', '.join(summary.uncovered)}[/red]")
+        console.print(f"[red]never happened: {', '.join(summary.uncovered)}[/red]")
 
 
 def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
-    """Plant each bug and count the seeds until it is found."""
+    """Plant each bug and count the seeds until one finds it. Return whether each bug is found by a seed or
+    a schedule.
+    """
     table = Table(title="Planted bugs")
     for name in ("#", "bug", "seeds", "seed", "found by"):
         table.add_column(name, overflow="fold")
@@ -204,14 +204,19 @@ def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seed", type=int, help="one seed, told event by event")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--planted", type=int, nargs="*", help="hunt planted bugs (all, or these)")
+    parser.add_argument("--seed", type=int, help="run only this seed, and print its events")
+    parser.add_argument("--workers", type=int, default=2, help="number of worker processes")
+    parser.add_argument(
+        "--planted",
+        type=int,
+        nargs="*",
+        help="count the seeds that find each planted bug (these numbers, or all)",
+    )
     options = parser.parse_args()
     console = Console()
-    logging.disable(logging.WARNING)  # production code logs the faults that are injected
+    logging.disable(logging.WARNING)  # production code would log the injected faults
     if options.seed is not None:
         result = run_seed(options.seed, is_verbose=True)
         for violation in result.violations:

@@ -1,4 +1,4 @@
-"""The simulated administrator: topics, leaders, replicas and settings are changed while faults happen."""
+"""The simulated administrator, who changes topics, leaders, replicas and settings while faults happen."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ USED = "used-"
 class Admin:
     """Creates and deletes topics, moves leaders and replicas, and changes min.insync.replicas.
 
-    It works on topics of its own and on those named in `moved`; `settle` restores the configs of
-    the latter.
+    It works on topics of its own and on the topics in `moved`. `settle` restores the configs of the latter.
     """
 
     def __init__(
@@ -44,9 +43,7 @@ class Admin:
         moved: tuple[str, ...],
         uses_brokers: bool = False,
     ) -> None:
-        """If `uses_brokers` is set, brokers also create topics for clients that use topics which do
-        not exist yet.
-        """
+        """If `uses_brokers` is set, brokers also create topics automatically, for clients that use missing topics."""
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.history = history
@@ -68,7 +65,7 @@ class Admin:
         self.scheduler.after(pace_us, self._act)
 
     def settle(self) -> None:
-        """Restore min.insync.replicas of every topic; repeat until all have it."""
+        """Restore min.insync.replicas of every topic in `moved`, and repeat that until all topics have it."""
         self.is_stopped = True
         if any(self._minimum(name) != "2" for name in self.moved):
             for name in self.moved:
@@ -92,9 +89,7 @@ class Admin:
         self._call("handle_create_topics", CreateTopicsRequest(topics=(topic,)), created)
 
     def _use(self) -> None:
-        """Use a topic at some broker, which creates it; sometimes use a topic that already
-        exists.
-        """
+        """Let a client use a topic at some broker, which creates the topic. Sometimes the topic already exists."""
         if self._used is None or self.scheduler.chance(0.7):
             self._used = TopicName(f"{USED}{next(self._names)}")
         name = self._used
@@ -104,7 +99,7 @@ class Admin:
 
         def created(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                self.scheduler.counters["topics made by brokers"] += 1
+                self.scheduler.counters["topics created by brokers"] += 1
                 if name not in self.history.topics_acknowledged:
                     self.history.topics_acknowledged.append(name)
 
@@ -125,7 +120,7 @@ class Admin:
         self.history.topics_deleted[name] = Outcome.UNKNOWN
 
         def deleted(results: Any) -> None:
-            # A client that uses a deleted topic makes the broker create it again.
+            # A client that uses a deleted topic makes the broker create the topic again.
             is_gone = results is not None and results[0].outcome.is_good
             if is_gone and not name.startswith(USED):
                 self.history.topics_deleted[name] = Outcome.OK

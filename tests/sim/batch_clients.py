@@ -1,6 +1,4 @@
-"""Producers that send every kind of batch that a broker accepts, and every kind that it must
-refuse.
-"""
+"""Clients that send every kind of batch that a broker accepts, and every kind that a broker must refuse."""
 
 from __future__ import annotations
 
@@ -36,14 +34,14 @@ COMPACTED = NewTopic(
 )
 KEYS = tuple(b"key-%d" % number for number in range(6))
 LONG_KEY_CHANCE = 0.02
-LONG_KEY = b"long-" + b"x" * 70_000  # so long that the broker reads its batch in a thread pool
+LONG_KEY = b"long-" + b"x" * 70_000  # so long that the broker reads the batch in a thread pool
 MAGIC_AT = 16
 COUNT_AT = 57
 HOUR_MS = 3_600_000
 
 
 class VariedProducer(Producer):
-    """A Producer that compresses its batches, and gets its producer id by InitProducerId."""
+    """A Producer that compresses its batches, and gets its producer id from InitProducerId."""
 
     _producer_id = -1
     _id_call = -1
@@ -74,7 +72,7 @@ class VariedProducer(Producer):
             self._retry_soon()
 
     def _give_up(self) -> None:
-        """Drop the producer id as well; a new id begins with sequence number 0."""
+        """Discard the producer id, too. A new id begins with sequence number 0."""
         self._producer_id = -1
         super()._give_up()
 
@@ -92,8 +90,8 @@ class KeyedProducer(VariedProducer):
 
 
 class RuleBreaker:
-    """A client whose every batch breaks a rule: the broker must refuse it, and nobody may read it
-    (properties P3 and P17).
+    """A client whose every batch breaks a rule: the broker must refuse the batch, and nobody may read it (properties P3
+    and P17).
     """
 
     def __init__(
@@ -139,7 +137,7 @@ class RuleBreaker:
         partition, acks = self._partition, -1
         now_ms = WALL_BEGINS_MS + self.scheduler.now_us // MS
         records = self.scheduler.random.choice(self._kinds)(value, now_ms)
-        if not records:  # a good batch in a bad request
+        if not records:  # an empty result means a valid batch in an invalid request
             records = _batch(value, now_ms)
             internal = self._internal_partition()
             if internal is not None and self.scheduler.chance(0.5):
@@ -201,7 +199,7 @@ def _idempotent(value: int, now_ms: int) -> bytes:
 
 
 def _changed(batch: bytes, position: int, byte: int) -> bytes:
-    """Replace a byte of a batch, and correct the checksum."""
+    """Return the batch with one byte replaced, and with the matching CRC."""
     changed = bytearray(batch)
     changed[position] = byte
     crc = crc32c(memoryview(changed)[ATTRIBUTES_AT:])

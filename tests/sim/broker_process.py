@@ -1,8 +1,7 @@
-"""One run of a simulated broker: the production `Broker` on a simulated event loop, disk and
-network.
+"""One process of a simulated broker: the production `Broker` on a simulated event loop, disk and network.
 
-This file has what surrounds the production code: how the process starts and dies, which connections
-it accepts, and what the invariants observe.
+This file has the surroundings of the production code: how the process starts and dies, which connections it accepts,
+and what the invariants observe.
 """
 
 from __future__ import annotations
@@ -65,17 +64,15 @@ if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode, Cluster
 
 SESSION_TIMEOUT_MS = 3_000
-BEHIND_RECORDS = 15  # lanes are changed over fewer records than in production
+BEHIND_RECORDS = 15  # a partition changes its lane after fewer records than in production
 NEAR_RECORDS = 5
-DURABLE_LOOK_CHANCE = 0.25  # chance that durability is checked after a sync
+DURABLE_LOOK_CHANCE = 0.25  # the chance that durability is checked after a sync
 CHECKPOINT_INTERVALS_MS = (100, 5_000)  # the minimum that a broker accepts, and the default
-DELETE_CHANCE = 0.02  # chance each second that records of a partition are deleted
+DELETE_CHANCE = 0.02  # the chance per second and partition of a DeleteRecords
 
 
 class ObservedHost(PartitionHost):
-    """The production code's host of one replica, with hooks that let the invariants check each
-    step.
-    """
+    """The production code's host of one replica, with hooks with which the invariants check each step."""
 
     __slots__ = ("life", "oracle")
 
@@ -87,7 +84,7 @@ class ObservedHost(PartitionHost):
     def step(self, event: ev.Event) -> None:
         life = self.life
         if not life.process.is_alive:
-            return  # code that unwinds after the death of its process has no effect any more
+            return  # code that unwinds after its process was killed must have no effect
         if isinstance(event, ev.Truncated | ev.LogReset):
             self.oracle.is_truncating = False
         elif isinstance(event, ev.LogStartAdvanced):
@@ -116,7 +113,7 @@ class ObservedHost(PartitionHost):
                 )
                 life.note_cut(self, effect.end_offset)
             elif kind is fx.ResetLog:
-                life.scheduler.counters["logs begun anew"] += 1
+                life.scheduler.counters["logs reset"] += 1
                 life.note_cut(self, effect.start_offset)
             if kind in WATCHED:
                 invariants.before_effect(life, self, effect)
@@ -128,7 +125,7 @@ class ObservedHost(PartitionHost):
 
 
 class BrokerProcess:
-    """One process of a broker, from its start to its death."""
+    """One process of a broker, from its start until it ends."""
 
     def __init__(self, cluster: Cluster, node: BrokerNode) -> None:
         self.cluster = cluster
@@ -141,7 +138,7 @@ class BrokerProcess:
         self.incarnation = IncarnationId(self.scheduler.random.randbytes(16))
         self.broker: Broker | None = None
         self.is_serving = False
-        self.lease_sent_us = -10 * SECOND  # when the heartbeat that the lease rests on was sent
+        self.lease_sent_us = -10 * SECOND  # send time of the heartbeat that renewed the lease
         self.clients = ClientShell(self)
         self.groups: CoordinatorShell | None = None
         self._image_offset = -1
@@ -149,7 +146,7 @@ class BrokerProcess:
         self._background: list[asyncio.Task[None]] = []
         self.loop.spawn(self._live())
 
-    # --- a life ----------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------
 
     async def _live(self) -> None:
         try:
@@ -229,7 +226,7 @@ class BrokerProcess:
         )
 
     def die(self) -> None:
-        """Kill the process at once; its writes stay in the page cache."""
+        """Kill the process at once. Its writes stay in the page cache."""
         if self.process.is_alive:
             self.node.disk.killed()
         self.process.kill()
@@ -237,28 +234,26 @@ class BrokerProcess:
         self.close()
 
     def die_within(self) -> None:
-        """Die like `die`, in the middle of the process's own work; its peers learn of it at the
-        next event.
-        """
+        """Kill the process in the middle of its own work. Its peers see the death at the next event."""
         self.node.disk.killed()
         self.process.kill()
         self.scheduler.after(0, self.die)
 
     def close(self) -> None:
-        """Cancel the tasks of this process, which can have no effect any more."""
+        """Cancel the tasks of this process. They can have no effect any more."""
         self.is_serving = False
         self.process.kill()
         self.loop.close()
 
     def _end_later(self, reason: str) -> None:
-        """End the process by itself; the simulated supervisor starts it again."""
+        """End the process, as it would end itself. The simulated supervisor starts it again."""
         if self.process.is_alive:
             self.scheduler.note(f"broker {self.broker_id} ends: {reason}")
             self.die_within()
             self.node.restart_later(self.scheduler.between(100, 1000) * MS)
 
     def begin_shutdown(self) -> None:
-        """Handle SIGTERM: begin a controlled shutdown, and end anyway after a while."""
+        """Handle SIGTERM: begin a controlled shutdown, which ends after a time limit at the latest."""
         broker = self.broker
         if broker is None or not self.is_serving or self._is_leaving:
             self.die()
@@ -276,7 +271,7 @@ class BrokerProcess:
 
         self.loop.spawn(leave())
 
-    # --- its timers ------------------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     async def _look_at_checkpoints(self) -> None:
         while True:
@@ -284,7 +279,7 @@ class BrokerProcess:
             self.node.disk.check_checkpoint()
 
     async def _delete_some(self) -> None:
-        """Delete records of some partition now and then, as an operator would."""
+        """Delete records of random partitions, as an operator does with DeleteRecords."""
         while True:
             await asyncio.sleep(1)
             for host in list(self.table.by_id.values()):
@@ -298,7 +293,7 @@ class BrokerProcess:
                     self.delete_records(host, before)
 
     def delete_records(self, host: PartitionHost, before_offset: int) -> None:
-        """Send an operator's DeleteRecords."""
+        """Send a DeleteRecords request of an operator to this broker."""
         self.loop.spawn(self._delete(host, before_offset))
 
     async def _delete(self, host: PartitionHost, before_offset: int) -> None:
@@ -309,10 +304,10 @@ class BrokerProcess:
             return
         outcome = await partition.delete_records(Offset(before_offset), timeout_ms=10_000)
         if not outcome.error:
-            self.scheduler.counters["deletes answered"] += 1
+            self.scheduler.counters["deletes acknowledged"] += 1
             self.cluster.invariants.deleted(name, outcome.offset, outcome.leader_epoch)
 
-    # --- what others see of it -------------------------------------------------------------------
+    # --- used by other simulated parts ------------------------------------------------------------
 
     @property
     def image(self) -> MetadataImage:
@@ -328,7 +323,7 @@ class BrokerProcess:
         return self.broker.table
 
     def host(self, partition: TopicIdPartition) -> ObservedHost | None:
-        """Return this broker's replica of the partition."""
+        """Return this broker's replica of the partition; None if it has none."""
         if self.broker is None:
             return None
         found = self.broker.table.by_id.get((partition.topic_id, partition.partition))
@@ -336,7 +331,7 @@ class BrokerProcess:
         return found
 
     def accept_follower(self, stream: Stream) -> None:
-        """Accept a follower's connection."""
+        """Accept a follower's replication stream."""
         self.loop.spawn(FromFollower(self, stream).serve())
 
     def accept_link(self, kind: LinkKind, stream: Stream) -> None:
@@ -346,7 +341,7 @@ class BrokerProcess:
     def create_topic(
         self, name: TopicName, reply_to: Process, reply: Callable[[ErrorCode], None]
     ) -> None:
-        """Create a topic that a client uses, if it does not exist yet."""
+        """Create a topic that a client uses, if the topic does not exist yet."""
 
         async def create() -> None:
             if self.broker is None or not self.is_serving:
@@ -355,20 +350,22 @@ class BrokerProcess:
             code = errors.get(name, ErrorCode.NONE)
             is_deleted = self.cluster.log.image.topic(name) is None
             if code is ErrorCode.NONE and self.image.topic(name) is None and not is_deleted:
-                self.cluster.invariants.fail("P19", f"{name} was made, and is not to be seen")
+                self.cluster.invariants.fail(
+                    "P19", f"{name} was created, but is not in the broker's image"
+                )
             self.network.send(self.broker_id, reply_to, reply, code)
 
         self.loop.spawn(create())
 
     def hear_leader_again(self, session_id: int, message: bytes) -> None:
-        """Deliver a copy of an old message of a leader, whose stream may have ended long ago."""
+        """Deliver a copy of an old message of a leader. The stream of the message may have ended long ago."""
         for pushed in read_replicate_response(message):
             host = self.table.by_id.get((pushed.topic_id, pushed.partition))
             if host is not None:
                 self.loop.run_here(deliver, host, session_id, pushed)
 
     def hear_follower_again(self, hello: pb.ReplicaHello, acks: pb.ReplicaAck) -> None:
-        """Deliver a copy of an old acknowledgement of a follower, whose stream may have ended long
+        """Deliver a copy of an old acknowledgement of a follower. The stream of the acknowledgement may have ended long
         ago.
         """
         session = ev.FollowerSession(
@@ -389,7 +386,7 @@ class BrokerProcess:
                 )
                 self.loop.run_here(host.step, event)
 
-    # --- what is watched -------------------------------------------------------------------------
+    # --- observation ------------------------------------------------------------------------------
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         self.cluster.invariants.image_moves(self, image.offset, self._image_offset)
@@ -411,7 +408,5 @@ class BrokerProcess:
         links._ready = watched
 
     def note_cut(self, host: ObservedHost, end: int) -> None:
-        """Record that a replica is about to truncate its log to `end`, or to reset it to begin at
-        `end`.
-        """
+        """Record that a replica is about to truncate its log to `end`, or to reset the log to begin at `end`."""
         self.scheduler.note(f"broker {self.broker_id} cuts {host.log.log_end_offset} to {end}")

@@ -1,6 +1,4 @@
-"""A member of the classic group protocol, with the eager rebalance protocol; the leader assigns
-partitions round robin.
-"""
+"""A member of the classic group protocol, with eager rebalancing. The group leader assigns partitions round robin."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ _LOST: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
 class ClassicMember(Member):
-    """A member that joins, syncs, sends heartbeats and commits; it joins again when a response says so."""
+    """A member that joins, syncs, sends heartbeats and commits. It joins again when a response says so."""
 
     def __init__(
         self,
@@ -133,7 +131,7 @@ class ClassicMember(Member):
         return {m: write_assignment(share, version=1) for m, share in shares.items()}
 
     async def _work(self) -> None:
-        """Poll and commit until the generation ends."""
+        """Send heartbeats and commits until the generation ends."""
         must_fetch = True
         while True:
             try:
@@ -144,12 +142,12 @@ class ClassicMember(Member):
                     error = await self._commit()
                 else:
                     error = await self._beat()
-            except Unanswered:  # another coordinator, the same generation
+            except Unanswered:  # the next coordinator has the same generation
                 self._disconnect()
                 error = ErrorCode.NONE
             if error is ErrorCode.REBALANCE_IN_PROGRESS:
                 if self.scheduler.chance(0.5) and not must_fetch:
-                    await self._commit()  # as consumers do before they give partitions up
+                    await self._commit()  # consumers commit before they revoke partitions
                 self.owned, self.positions = frozenset(), {}
                 return
             if error is not ErrorCode.NONE:
@@ -208,9 +206,7 @@ def _decoded(assignment: bytes) -> frozenset[TopicPartition]:
 
 
 def _subscription(topics: tuple[TopicName, ...]) -> bytes:
-    """Return the ConsumerProtocolSubscription, version 1, of a member that owns nothing when it
-    joins.
-    """
+    """Return the ConsumerProtocolSubscription, version 1, of a member that owns no partitions when it joins."""
     out = bytearray(struct.pack(">hi", 1, len(topics)))
     for topic in topics:
         write_string(out, topic)

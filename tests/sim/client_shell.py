@@ -1,7 +1,4 @@
-"""The listener of a simulated broker.
-
-It passes requests of simulated clients to the production code's partitions.
-"""
+"""The listener of a simulated broker. It passes requests of simulated clients to the production code's partitions."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess
 
 FETCH_BYTES_MAX = 800
-WAKE_US_MAX = (
-    1_500 * MS
-)  # from a record to the response of the fetch that waits for it: a slow disk reads it
+# Maximum time from a record to the response of the waiting fetch; a slow disk takes long.
+WAKE_US_MAX = 1_500 * MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +44,15 @@ class FetchCall:
     partition: TopicIdPartition
     offset: int
     leader_epoch: int
-    last_epoch: int = -1  # of the record before `offset`, if the client read it
-    last_value: int = -1  # of that record, too; only the oracle uses it
+    last_epoch: int = -1  # leader epoch of the record before `offset`, if the client read it
+    last_value: int = -1  # value of that record; only the oracle uses it
     wait_ms: int = 0
     bytes_min: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfEpochCall:
-    """A client's OffsetForLeaderEpoch request: where does a leader epoch end?"""
+    """A client's OffsetsForLeaderEpoch request: at which offset does a leader epoch end?"""
 
     call_id: int
     partition: TopicIdPartition
@@ -66,7 +62,7 @@ class EndOfEpochCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCall:
-    """A client's ListOffsets request: the first offset at or after a time, or a special one such as
+    """A client's ListOffsets request: the first offset at or after a timestamp, or for a special timestamp such as
     OFFSET_EARLIEST.
     """
 
@@ -86,7 +82,7 @@ class ProducerIdCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestCall:
-    """A client's request for the end of the readable records."""
+    """A client's request for the end offset of the readable records."""
 
     call_id: int
     partition: TopicIdPartition
@@ -95,31 +91,26 @@ class LatestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """The response to any request.
-
-    `leader_epoch` is that of the broker's metadata, and clients remember it.
-    """
+    """The response to any request. `leader_epoch` is that of the broker's metadata, and clients store it."""
 
     call_id: int
     error_code: ErrorCode
     offset: int = -1
     high_watermark: int = -1
     records: tuple[tuple[int, int], ...] = ()
-    log_start: int = -1  # with an error of a fetch
+    log_start: int = -1  # set if a fetch fails
     leader: int = -1
     leader_epoch: int = -1
-    last_epoch: int = -1  # of the last record, or where a log ended
+    last_epoch: int = -1  # leader epoch of the last record, or the epoch that ended
     timestamp_ms: int = -1
-    diverges: bool = False  # whether the broker's log lacks what the client has read
+    diverges: bool = False  # whether the client has read records that the broker's log lacks
 
 
 Call = ProduceCall | FetchCall | LatestCall | EndOfEpochCall | TimeCall | ProducerIdCall
 
 
 class _Arrival:
-    """A watcher of a partition, which records when the partition first had a record at an
-    offset.
-    """
+    """A watcher of a partition. It records when the partition first had a readable record at `offset`."""
 
     def __init__(self, scheduler: Scheduler, host: PartitionHost, offset: int) -> None:
         self.at_us = -1
@@ -155,7 +146,7 @@ class ClientShell:
 
         stream.on_message[1] = on_message
 
-    # --- produce ---------------------------------------------------------------------------------
+    # --- produce ----------------------------------------------------------------------------------
 
     def _produce(self, stream: Stream, call: ProduceCall) -> None:
         broker = self._life.broker
@@ -180,9 +171,7 @@ class ClientShell:
     def _produced(
         self, stream: Stream, call: ProduceCall, partition: Partition, outcome: ProduceOutcome
     ) -> None:
-        """Check the gate (rule R13: does the broker still hold its lease and lead?) and send the
-        response.
-        """
+        """Check the gate (rule R13: the lease is valid and the broker still leads), and send the response."""
         assert self._life.broker is not None
         name, before = call.partition, outcome.error
         outcome = partition.gate_produce(outcome, acks=call.acks)
@@ -205,7 +194,7 @@ class ClientShell:
             ),
         )
 
-    # --- fetch and list --------------------------------------------------------------------------
+    # --- fetch and list ---------------------------------------------------------------------------
 
     async def _read(self, stream: Stream, call: Call) -> None:
         if self._life.broker is None or not self._life.is_serving:
@@ -224,7 +213,7 @@ class ClientShell:
                 await self._producer_id(stream, call)
 
     async def fetch(self, stream: Stream, call: FetchCall) -> None:
-        """Read records, wait as for a full socket, check the gate (rule R13), and respond."""
+        """Read records, wait as a full socket would, check the gate (rule R13), and respond."""
         assert self._life.broker is not None
         name, partitions = call.partition, self._life.broker.partitions
         partition = partitions.find(name.topic_id, name.partition)
@@ -263,9 +252,11 @@ class ClientShell:
                 records += values_in(bytes(data))
         except CorruptBatch as error:
             if name not in self._life.node.disk.damage:
-                self._life.cluster.invariants.fail("P13", f"a damaged batch is served: {error}")
+                self._life.cluster.invariants.fail(
+                    "P13", f"a client was sent a damaged batch: {error}"
+                )
             # A client would find the damage by its own check of the CRC.
-            self._scheduler.counters["damage found by clients"] += 1
+            self._scheduler.counters["damaged batches found by clients"] += 1
             self._send(stream, self._refused(call, ErrorCode.CORRUPT_MESSAGE))
             return
         host = self._life.host(name)
@@ -291,18 +282,17 @@ class ClientShell:
         )
 
     def _woken(self, call: FetchCall, arrival: _Arrival, *, has_records: bool) -> None:
-        """Check P16: a fetch that waits for any record is answered when a record arrives, not when
-        its wait time ends.
-        """
+        """Check P16: a fetch that waits for records is answered when a record arrives, not when its wait time ends."""
         arrival.close()
         late_us = self._scheduler.now_us - arrival.at_us
         if not has_records or arrival.at_us < 0 or call.bytes_min > 1:
             return
-        self._scheduler.counters["fetches woken"] += 1
+        self._scheduler.counters["waiting fetches woken"] += 1
         was_stopped = self._life.process.stalled_until_us > arrival.at_us
         if late_us > WAKE_US_MAX and not was_stopped:
             self._life.cluster.invariants.fail(
-                "P16", f"{call.partition}: a fetch waited {late_us // MS} ms beside a record"
+                "P16",
+                f"{call.partition}: a fetch waited {late_us // MS} ms although a record was readable",
             )
 
     async def _producer_id(self, stream: Stream, call: ProducerIdCall) -> None:
@@ -365,15 +355,15 @@ class ClientShell:
             ),
         )
 
-    # --- responses -------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def _pause_us(self) -> int:
-        """Return how long a full socket takes."""
+        """Return a random time for which a full socket delays a response."""
         slow = self._scheduler.chance(0.03)
         return self._scheduler.between(10, 80 * MS if slow else 2 * MS)
 
     def _stopped(self, before: ErrorCode) -> None:
-        self._scheduler.counters["answers stopped at the gate"] += before is ErrorCode.NONE
+        self._scheduler.counters["responses stopped at the gate"] += before is ErrorCode.NONE
 
     def _refused(self, call: Call, error_code: ErrorCode, log_start: int = -1) -> Response:
         broker, name = self._life.broker, call.partition

@@ -31,7 +31,7 @@ _FATAL = (
 
 
 class Connection:
-    """A client's connection to the broker that it believes to lead one partition."""
+    """A client's connection to the broker that it assumes to be the leader of one partition."""
 
     def __init__(self, cluster: Cluster, process: Process, partition: TopicIdPartition) -> None:
         self.cluster = cluster
@@ -42,12 +42,14 @@ class Connection:
         self._stream: Stream | None = None
 
     def learn(self, answer: Response) -> None:
-        """Remember the leader and its epoch from a response; older epochs are ignored (KIP-320)."""
+        """Store the leader and the leader epoch of a response, unless the epoch is older than the stored
+        one (KIP-320).
+        """
         if answer.leader_epoch >= self.leader_epoch:
             self.leader, self.leader_epoch = answer.leader, answer.leader_epoch
 
     def refresh(self) -> None:
-        """Learn the leader from any broker's metadata, without sending a message."""
+        """Read the leader from a random broker's metadata, without sending a message."""
         lives = [
             n.life
             for n in self.cluster.brokers.values()
@@ -62,7 +64,7 @@ class Connection:
                 self.leader, self.leader_epoch = state.leader, state.leader_epoch
 
     def open(self, broker_id: int, on_response: Any, on_closed: Any) -> bool:
-        """Connect again. Returns False if no process listens there."""
+        """Close the connection and open a new one. Return False if no process listens on that broker."""
         self.close()
         node = self.cluster.brokers.get(broker_id)
         network = self.cluster.network
@@ -99,8 +101,8 @@ class _InFlight:
     send: Send[TopicIdPartition]
     made_at_us: int
     number: int
-    unresolved: int = 0  # attempts that may have been appended
-    is_sent: bool = False  # in the present connection
+    unresolved: int = 0  # number of attempts that may have been appended
+    is_sent: bool = False  # sent in the present connection
     call_id: int = 0
 
 
@@ -125,7 +127,7 @@ class Producer:
         self.acks = acks
         self.pace_us = pace_us
         self.is_stopped = False
-        self.last_success_us = -1  # creation time of the newest acknowledged batch
+        self.last_success_us = -1  # creation time of the newest acknowledged batch; -1: none
         self._process = Process(cluster.scheduler, client_id)
         self._connection = Connection(cluster, self._process, partition)
         self._partition = partition
@@ -136,7 +138,7 @@ class Producer:
         self._sequence = 0
         self._made = 0
         self._attempt_until_us = 0
-        self._generation = 0  # counts connections, so that late events of old ones are ignored
+        self._generation = 0  # number of the connection; events of older ones are ignored
         self._process.after(self.scheduler.between(0, pace_us), self._produce)
 
     def _produce(self) -> None:
@@ -164,19 +166,19 @@ class Producer:
         self._process.after(delay, self._produce)
 
     def _keys(self, count: int) -> tuple[bytes, ...]:
-        """Return keys for `count` records: none, as the topic is not compacted."""
+        """Return keys for `count` records. None of them has a key here, because the topic is not compacted."""
         return ()
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a batch has no outcome yet."""
+        """Whether a batch has no outcome yet."""
         return bool(self._window)
 
     def _has_room(self) -> bool:
         """Return whether another batch may be sent.
 
-        The broker remembers the last five batches of a producer, so the oldest batch without a
-        response must be among them.
+        A broker stores the last five batches of a producer, so the oldest batch without a response must be one of
+        these.
         """
         return not self._window or self._made - self._window[0].number < IN_FLIGHT_MAX
 
@@ -258,7 +260,7 @@ class Producer:
             self._window.remove(flight)
             self._attempt_until_us = self.scheduler.now_us + ATTEMPT_US
             self.last_success_us = max(self.last_success_us, flight.made_at_us)
-            # Compaction may remove records with keys.
+            # Compaction may remove acknowledged records with keys.
             if self.acks == -1 and not flight.send.keys:
                 invariants = self.cluster.invariants
                 values = flight.send.values
@@ -279,8 +281,8 @@ class Producer:
         self._attempt_until_us = self.scheduler.now_us + self.scheduler.between(20, 100) * MS
 
     def _give_up(self) -> None:
-        """Give up all batches in flight, as failed or of unknown outcome, and start a new producer
-        epoch with sequence number 0.
+        """Give all batches in flight an outcome, failed or unknown, and start a new producer epoch with sequence number
+        0.
         """
         for flight in self._window:
             known = flight.unresolved == 0
@@ -292,9 +294,7 @@ class Producer:
 
 
 class Consumer:
-    """Reads one partition from its start, mostly from the leader, and sometimes asks for the end
-    offset.
-    """
+    """Reads one partition from its start, mostly from the leader, and sometimes requests the end offset."""
 
     patience_us = ATTEMPT_US
 
@@ -318,7 +318,7 @@ class Consumer:
         self._connection = Connection(cluster, self._process, partition)
         self._partition = partition
         self._calls = itertools.count(1)
-        self._waiting: tuple[int, int] | None = None  # call id, since when
+        self._waiting: tuple[int, int] | None = None  # call id, and the time of the request
         self._process.after(self.scheduler.between(0, pace_us), self._poll)
 
     def _poll(self) -> None:
@@ -388,7 +388,7 @@ class Consumer:
     def _reset(self, log_start: int) -> None:
         """Reset the position, as with `auto.offset.reset=earliest`.
 
-        A position that is out of range above the end would mean a lost record.
+        A position that is out of range above the log end would mean a lost record.
         """
         self.history.polls.append(
             Poll(

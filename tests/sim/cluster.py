@@ -17,11 +17,11 @@ from tests.sim.scheduler import MS, SECOND, Process, Scheduler
 FIRST_CONTROLLER = 101
 FIRST_CLIENT = 201
 ADMIN = 200
-CREDIT_BYTES = 4_000  # so little that replication streams wait for credit
+CREDIT_BYTES = 4_000  # so few bytes that replication streams wait for credit
 
 
 class BrokerNode:
-    """A machine of a broker; its disk and clock outlive the broker process."""
+    """A broker's machine. Its disk and its clock outlive the broker process."""
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster = cluster
@@ -45,7 +45,7 @@ class BrokerNode:
         self.life = BrokerProcess(self.cluster, self)
 
     def restart_later(self, delay_us: int) -> None:
-        """Restart the broker, which has just died, after a delay, unless it was started before that."""
+        """Restart the broker, which has just ended, after a delay, unless it was started before that."""
         self.cluster.scheduler.after(delay_us, self._restart, self.life)
 
     def _restart(self, ended: BrokerProcess | None) -> None:
@@ -53,26 +53,24 @@ class BrokerNode:
             self.start()
 
     def restart_when_gone(self, delay_us: int) -> None:
-        """Restart the broker like `restart_later`, but wait if the old process is stalled and still
-        ends later.
-        """
+        """Restart the broker like `restart_later`. If the old process is stalled and ends later, wait for its end."""
         self.cluster.scheduler.after(delay_us, self._restart_after, self.life)
 
     def _restart_after(self, life: BrokerProcess | None) -> None:
         if self.life is not life:
-            return  # the old process has ended for another reason, and the broker was started again
+            return  # another process runs already
         if self.is_up:
             self.restart_when_gone(SECOND)
         else:
             self.start()
 
     def crash(self) -> None:
-        """Kill the process (kill -9); the page cache survives."""
+        """Kill the process (kill -9). The page cache survives."""
         if self.life is not None:
             self.life.die()
 
     def lose_power(self) -> None:
-        """Switch the machine off: bytes that were not synced are lost."""
+        """Switch the machine off. Bytes that were not synced are lost."""
         self.crash()
         self.disk.lose_power()
 
@@ -94,11 +92,11 @@ class Cluster:
         deletes_records: bool = True,
         compact_interval_ms: int = 15_000,
     ) -> None:
-        """Make the cluster.
+        """Create the cluster.
 
-        `credit_bytes` bounds the bytes in flight to a follower. `acks_all_without_controller` is
-        the brokers' setting `acks.all.without.controller.enable`. If `deletes_records` is set, an
-        operator deletes records of partitions now and then.
+        `credit_bytes` bounds the bytes in flight to a follower. `acks_all_without_controller` is the brokers' setting
+        `acks.all.without.controller.enable`. If `deletes_records` is set, an operator deletes records of partitions at
+        random.
         """
         self.deletes_records = deletes_records
         self.compact_interval_ms = compact_interval_ms
@@ -107,9 +105,13 @@ class Cluster:
         self.has_groups = has_groups
         self.credit_bytes = credit_bytes
         self.tick_ms = tick_ms
-        self.coordinators: dict[str, bytes] = {}  # group -> the broker's life that answered last
-        self.group_kinds: dict[str, str] = {}  # group -> the protocol that it was last seen in
-        self.undialled_until_us: dict[int, int] = {}  # brokers whose name others resolve only then
+        self.coordinators: dict[
+            str, bytes
+        ] = {}  # group -> incarnation of the broker process that last responded
+        self.group_kinds: dict[str, str] = {}  # group -> the protocol that the group last had
+        self.undialled_until_us: dict[
+            int, int
+        ] = {}  # broker -> time before which others cannot resolve its name
         self.network = Network(scheduler)
         self.log = MetadataLog(scheduler, self.network)
         self.brokers: dict[int, BrokerNode] = {}
@@ -138,7 +140,7 @@ class Cluster:
             controller.loop.close()
 
     def create_topics(self, *topics: NewTopic) -> None:
-        """Send the topics to the controller until it has created them."""
+        """Send the topics to the active controller until it has created all of them."""
         wanted = tuple(t for t in topics if self.log.image.topic(t.name) is None)
         active = next(
             (c for c in self.controllers.values() if c.core.is_active and c.process.is_running),

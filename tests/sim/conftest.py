@@ -11,9 +11,7 @@ from tests.sim.directed import OPEN
 
 @pytest.fixture(autouse=True)
 def stages_are_closed() -> Iterator[None]:
-    """Close the tasks of a stage at the end of its test, before the garbage collector would do
-    it.
-    """
+    """Close the tasks of each Stage at the end of its test, because the garbage collector would close them later."""
     yield
     while OPEN:
         OPEN.pop().close()

@@ -1,5 +1,5 @@
-"""A member of the consumer group protocol (KIP-848): it only sends heartbeats, and the coordinator
-assigns the partitions.
+"""A member of the consumer group protocol (KIP-848). It only sends heartbeats, and the coordinator assigns the
+partitions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ _NOT_THERE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 class ConsumerMember(Member):
-    """A member that reports the partitions that it owns, takes those assigned to it, and revokes
-    the others.
-    """
+    """A member that reports the partitions that it owns, starts to own assigned partitions, and revokes the others."""
 
     def __init__(
         self,
@@ -40,7 +38,7 @@ class ConsumerMember(Member):
         self.member_id = MemberId("")
         self.epoch = 0
         self.topics: tuple[TopicName, ...] = TOPICS
-        # Send all fields, because the last heartbeat may not have arrived.
+        # Whether the next heartbeat must have all fields, because the last one may not have arrived.
         self._tells_all = True
         self._is_leaving = False
 
@@ -51,7 +49,7 @@ class ConsumerMember(Member):
         self._is_leaving = False
 
     def resubscribe(self) -> None:
-        """Subscribe to one topic fewer, or to all of them again."""
+        """Subscribe to one topic only, or to all topics again."""
         self.topics = TOPICS[:1] if self.topics == TOPICS else TOPICS
         self._tells_all = True
 
@@ -110,7 +108,7 @@ class ConsumerMember(Member):
         if told.assignment is not None:
             given = self._named(told.assignment)
             if self.owned - given:
-                self._tells_all = True  # report that the revoked partitions are given up
+                self._tells_all = True  # report that the partitions were revoked
             self.owned = given
             self.positions = {p: o for p, o in self.positions.items() if p in given}
             if given != claimed:

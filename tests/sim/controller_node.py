@@ -70,7 +70,7 @@ RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, i
         lambda response, _: admin_pb.CreateTopicsResponse(topics=map(topic_result, response)),
     ),
 }
-"""The RPCs of brokers: how the request is read, the handler, and how the response is written."""
+"""The RPCs of brokers. Each entry has functions that decode the request, handle it, and encode the response."""
 REFUSALS: dict[str, Callable[[int, int], Any]] = {
     "Register": lambda error, active: pb.RegisterResponse(
         error_code=error, broker_epoch=-1, active_controller_id=active
@@ -87,10 +87,7 @@ REFUSALS: dict[str, Callable[[int, int], Any]] = {
 
 
 class ControllerNode:
-    """One controller of the quorum.
-
-    `start` restarts it and rebuilds its state from the snapshot and the log.
-    """
+    """One controller of the quorum. `start` restarts it and rebuilds its state from the snapshot and the log."""
 
     def __init__(
         self, scheduler: Scheduler, network: Network, log: MetadataLog, controller_id: int
@@ -101,11 +98,11 @@ class ControllerNode:
         self.controller_id = controller_id
         self.settings = ControllerSettings(cluster_id=CLUSTER_ID)
         self.drift = 1.0
-        self.process: Process = None  # type: ignore[assignment]  # start makes it
+        self.process: Process = None  # type: ignore[assignment]  # set in `start`
         self.start()
 
     def start(self) -> None:
-        """Start the process again; it reads the committed entries again."""
+        """Start the process again. It replays the committed entries again."""
         if self.process is not None and self.process.is_alive:
             return
         self.process = Process(self.scheduler, self.controller_id)
@@ -127,7 +124,7 @@ class ControllerNode:
     def now_ms(self) -> int:
         return int(self.scheduler.now_us * self.drift) // 1000
 
-    # --- the quorum's side -----------------------------------------------------------------------
+    # --- calls of the quorum ----------------------------------------------------------------------
 
     def lead(self, term: int) -> None:
         if self.term is not None:
@@ -177,8 +174,8 @@ class ControllerNode:
             self.step_down()
 
     def _answer(self, decision: Decision[Any], send: Callable[[Any], None]) -> None:
-        """Send the response when the decision, and all decisions before it, are committed and
-        replayed here.
+        """Send the response when the decision, and all decisions before it, are committed and replayed by this
+        controller.
         """
         self._propose(decision)
         if self.term is None:
@@ -195,12 +192,12 @@ class ControllerNode:
                 break
         self.process.after(0 if self.core.is_repairing else TICK_US, self._tick)
 
-    # --- requests --------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def request(
         self, method: str, request: Any, reply_to: Process, reply: Callable[[Any], None]
     ) -> None:
-        """Serve a unary call to the controller; send None if this controller is not active."""
+        """Serve a unary call of the admin to the controller. The reply is None if this controller is not active."""
 
         def send(response: Any) -> None:
             self.network.send(self.controller_id, reply_to, reply, response)
@@ -213,7 +210,7 @@ class ControllerNode:
     def call(
         self, method: str, message: Any, reply_to: Process, reply: Callable[[Any], None]
     ) -> None:
-        """Serve a unary call of a broker, as ControllerServicer does."""
+        """Serve a unary call of a broker, as the production ControllerServicer does."""
 
         def send(response: Any) -> None:
             self.network.send(self.controller_id, reply_to, reply, response)
@@ -235,7 +232,7 @@ class ControllerNode:
     def _active_id(self) -> int:
         return -1 if self.log.leader_id is None else self.log.leader_id
 
-    # --- heartbeats ------------------------------------------------------------------------------
+    # --- heartbeats -------------------------------------------------------------------------------
 
     def accept_heartbeats(self, stream: Stream, broker_id: int) -> None:
         self._heartbeats[broker_id] = stream
@@ -258,10 +255,10 @@ class ControllerNode:
         stream.on_message[1] = on_message
         stream.on_closed[1] = on_closed
 
-    # --- the feed --------------------------------------------------------------------------------
+    # --- metadata feed ----------------------------------------------------------------------------
 
     def accept_feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
-        """Serve a broker's MetadataFeed call with the production code's `feed`."""
+        """Serve a broker's MetadataFeed call with the production function `feed`."""
         self.loop.spawn(self._feed(stream, request))
 
     async def _feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
@@ -274,7 +271,7 @@ class ControllerNode:
 
 
 class AppliedEntries:
-    """The entries that a member has applied, in the form in which the production code's feed reads them."""
+    """The entries that a controller has applied, in the form in which the production feed reads them."""
 
     def __init__(self, node: ControllerNode) -> None:
         self._node = node
@@ -285,7 +282,7 @@ class AppliedEntries:
         return self._node.applied - 1
 
     def grew(self) -> None:
-        """Wake the readers, because more entries were applied."""
+        """Wake the waiting readers, because more entries were applied."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():

@@ -17,7 +17,7 @@ from tests.sim.network import Stream
 if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess
 
-SESSION_MS = 4_000  # longer than a leader's lease, as any session timeout must be
+SESSION_MS = 4_000  # longer than a leader's lease, as every session timeout must be
 REBALANCE_MS = 4_000
 
 
@@ -60,9 +60,7 @@ class ListGroups:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """A response: a message of groups.messages, or the error code with which the coordinator
-    refused the request.
-    """
+    """A response: a message of groups.messages, or the error code with which the coordinator refused the request."""
 
     call_id: int
     response: Any
@@ -96,7 +94,7 @@ class CoordinatorShell:
         return list(self.coordinator.listings())
 
     def _watch_loads(self) -> None:
-        """Check I11: a shard starts only with everything that is in its log, and all of it
+        """Check I11: a shard starts only after it has replayed all records of its log, and only if all are
         committed.
         """
         host = self.coordinator._host
@@ -133,7 +131,7 @@ class CoordinatorShell:
         stream.send(self._life.process, GroupAnswer(call.call_id, response))
 
     def _note_move(self, group_id: str) -> None:
-        """Record whether the group's members were served by another broker process before."""
+        """Record whether another broker process served the group before."""
         coordinators, me = self._life.cluster.coordinators, self._life.incarnation
         moved = coordinators.get(group_id, me) != me
         self._scheduler.counters["coordinator moves with members live"] += moved

@@ -1,9 +1,8 @@
 """A simulated broker's data directory: the production code's own, on a file system in memory.
 
-When a process dies, all that it wrote remains; when a machine loses power, what was synced remains,
-and some of the rest. A process may die within any disk operation: a write is then cut at any byte,
-and a sync is not done. What the next start finds, and which restart class it has (clean, killed or
-power loss), is decided by the production code's recovery.
+When a process dies, everything that it wrote remains. When a machine loses power, the synced bytes remain, and some of
+the others. A process may die in any disk operation: a write is then cut at any byte, and a sync is not done. The
+production code's recovery decides what the next start finds, and which restart class it has (clean, process or power).
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ if TYPE_CHECKING:
 
 PATH = Path("/data")
 CONFIG = LogConfig(segment_bytes=1_500, index_interval_bytes=200, file_delete_delay_ms=0)
-RECENT_BYTES_MAX = 4_000  # most reads are of files
-WRITTEN_BYTES_MAX = 300  # most bytes of a write that a death cuts short
-HOT_CHANCE = 0.8  # chance that the bytes of a read are in the page cache
+RECENT_BYTES_MAX = 4_000  # so little that most reads are from files
+WRITTEN_BYTES_MAX = 300  # maximum bytes of a write in which the process dies
+HOT_CHANCE = 0.8  # the chance that the bytes of a read are in the page cache
 READ_BYTES_MAX = 1 << 20
-FLUSHES_BYTES_MAX = (1_000, 20_000)  # of all logs; a life ends before the production's age limit
-CHECKPOINT_LOOK_CHANCE = 0.1  # while no log is being cut
+FLUSHES_BYTES_MAX = (1_000, 20_000)  # for all logs; a process ends before the limit by age applies
+CHECKPOINT_LOOK_CHANCE = 0.1  # the chance of a check while no log is being truncated
 CLUSTER_ID = ClusterId("simulated")
 
 
 class SimulatedStorage(MemoryStorage):
-    """A file system whose page cache has most of the bytes that are read."""
+    """A file system whose page cache contains most of the bytes that are read."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.is_full = False
         self.is_short_of_files = False
         self._scheduler = scheduler
         super().__init__()
-        # With few open files, dirty files are synced to be closed, and a power loss has less to lose. So only every
+        # With few open files, dirty files are synced before they are closed, and a power loss loses less. So only every
         # fourth seed has few.
         if scheduler.seed % 4:
             self.log_files_max = 100
@@ -73,13 +72,15 @@ class SimulatedStorage(MemoryStorage):
 
     @is_hot.setter
     def is_hot(self, _: bool) -> None:
-        """Return, at random, whether the bytes are in the page cache."""
+        """Ignore the value that the parent class sets."""
 
 
 class OracleLog:
-    """The simulator's exact knowledge of one log: the value of each record, and what is on the
-    disk. Values are read back from the log after each append and each opening. They outlive the
-    process, whose log object cannot be read any more."""
+    """The simulator's exact knowledge of one log: the value of each record, and which records are on the disk.
+
+    Values are read back from the log after each append and each opening. They outlive the process, after whose end its
+    log object cannot be read any more.
+    """
 
     def __init__(
         self,
@@ -88,12 +89,12 @@ class OracleLog:
         reading: Callable[[], AbstractContextManager[None]],
         synced_before: int = 0,
     ) -> None:
-        """Attach to a log; each read of it runs within the context manager `reading`."""
+        """Attach to a log. Each read of the log runs inside the context manager `reading`."""
         self.log = log
         self._reading = reading
         self.is_truncating = False
-        self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives
-        self.known: dict[int, int] = {}  # values by offset, also of what lies below the log's start
+        self._synced_before = min(synced_before, log.log_end_offset)  # synced by earlier processes
+        self.known: dict[int, int] = {}  # values by offset, also those below the log start
         self.read_to = log.log_start_offset
         self.catch_up()
 
@@ -107,9 +108,8 @@ class OracleLog:
 
     @property
     def on_disk_end(self) -> int:
-        """Return the end of the bytes that were synced once, by this process or an earlier one.
-
-        A new process syncs all of them again.
+        """The end of the bytes that this process or an earlier one has synced. A new process syncs all of
+        them again.
         """
         return max(self.log.durable_end_offset, self._synced_before)
 
@@ -124,7 +124,7 @@ class OracleLog:
             self.read_to = end
 
     def cut(self, end: int) -> None:
-        """Record that the log is to end at `end`."""
+        """Record that the log will end at `end`."""
         self._synced_before = min(self._synced_before, end)
         self.read_to = Offset(min(self.read_to, end))
         for offset in [offset for offset in self.known if offset >= end]:
@@ -140,8 +140,8 @@ class DataDirectory:
 
     def __init__(self, node: BrokerNode) -> None:
         self.logs: dict[TopicIdPartition, OracleLog] = {}
-        self.lost_power = False  # whether power was lost and no registration has reported it yet
-        self.losses = 0  # how often written bytes may have been lost
+        self.lost_power = False  # a power loss was not reported by a registration yet
+        self.losses = 0  # number of times that written bytes may have been lost
         self.damage: dict[TopicIdPartition, Damage] = {}
         self.directory: LogDirectory | None = None
         self._node = node
@@ -157,9 +157,7 @@ class DataDirectory:
 
     @property
     def has_failed(self) -> bool:
-        """Return whether a write or sync failed and no registration has reported it to the
-        controller yet.
-        """
+        """Whether a write or sync failed, and no registration has reported this to the controller yet."""
         failure = self.directory.failure if self.directory is not None else None
         return self._is_failed or failure is not None
 
@@ -190,7 +188,7 @@ class DataDirectory:
         )
         assert isinstance(self.directory, WatchedDirectory)
         if self.directory.restart_class is RestartClass.CLEAN:
-            # All was synced before. If this process dies while it loads, the next start is a PROCESS restart.
+            # Everything was synced before. If this process dies while it loads, the next start is of class PROCESS.
             self.lost_power = False
         self.directory.on_loaded = self._loaded
         self.directory.on_told = self._told
@@ -199,37 +197,37 @@ class DataDirectory:
         return self.directory
 
     def _loaded(self, cut_bytes: int) -> None:
-        """Check that the recovered logs have all records that had to survive the end of the last
-        process."""
+        """Check that the recovered logs have all records that had to survive the end of the last process."""
         directory, before = self.directory, self.logs
         assert directory is not None
         self.logs = {log.id: self._oracle_of(log) for log in directory.logs()}
         restart_class = directory.restart_class
         is_power = restart_class is RestartClass.POWER
-        assert is_power or not (self.lost_power or self.has_failed), "a loss that goes untold"
+        assert is_power or not (self.lost_power or self.has_failed), "the directory hides a loss"
         counters = self._scheduler.counters
         counters["production recoveries"] += 1
-        counters["torn tails"] += cut_bytes > 0
+        counters["incomplete last batches"] += cut_bytes > 0
         for partition, log in before.items():
             now = self.logs[partition].log_end if partition in self.logs else 0
-            counters["records lost with the power"] += max(0, log.log_end - now) * is_power
+            counters["records lost in power losses"] += max(0, log.log_end - now) * is_power
             kept = log.on_disk_end if is_power else log.log_end
             if partition in self.damage:
                 self._damage_recovered(partition, now)
             elif now < kept and kept > log.log_start and not log.is_truncating:
                 self._node.cluster.invariants.fail(
                     "P13",
-                    f"broker {self._node.broker_id} finds {now} of {partition} after a"
-                    f" {restart_class.value} restart, {kept} were to outlive it",
+                    f"broker {self._node.broker_id} recovered {partition} up to offset {now} after a"
+                    f" {restart_class.value} restart; records below {kept} had to survive",
                 )
         for log in self.logs.values():
             self.check_vouched(log)
 
     def _checkpoint_written(self) -> None:
-        """Check a new checkpoint now if a truncation is running: it may be replaced before the
-        next periodic check."""
+        """Check a new checkpoint now if a truncation is running, because it may be replaced before the next periodic
+        check.
+        """
         is_truncating = any(log.is_truncating for log in self.logs.values())
-        self._scheduler.counters["checkpoints during a cut"] += is_truncating
+        self._scheduler.counters["checkpoints during a truncation"] += is_truncating
         if is_truncating or self._scheduler.chance(CHECKPOINT_LOOK_CHANCE):
             self.check_checkpoint()
 
@@ -240,11 +238,10 @@ class DataDirectory:
         }
 
     def _damage_recovered(self, partition: TopicIdPartition, end: int) -> None:
-        """Check P20: a log that was marked as damaged is truncated before the damage at the next
-        start."""
+        """Check P20: a log that was marked as damaged is truncated before the damage at the next start."""
         damage = self.damage[partition]
         damage.is_cut = end <= damage.base_offset
-        self._scheduler.counters["damaged logs cut"] += damage.is_cut
+        self._scheduler.counters["damaged logs truncated"] += damage.is_cut
         if damage.is_marked and not damage.is_cut:
             self._node.cluster.invariants.fail(
                 "P20",
@@ -263,7 +260,7 @@ class DataDirectory:
         return OracleLog(log, reading=self.undamaged, synced_before=self._synced.get(log.id, 0))
 
     def forget_departed(self) -> None:
-        """Drop the logs that the directory has deleted or set aside."""
+        """Remove the logs that the directory has deleted or put aside."""
         directory = self.directory
         assert directory is not None
         for partition, log in list(self.logs.items()):
@@ -272,32 +269,32 @@ class DataDirectory:
                 self._synced.pop(partition, None)
                 self.damage.pop(partition, None)
 
-    # --- what befalls it -------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def killed(self) -> None:
-        """Record that the process that wrote here is dead."""
+        """Record that the process that wrote to this disk is dead."""
         for log in self.logs.values():
             try:
                 log.catch_up()
             except ProcessKilled:
                 pass
             except LogDamaged:
-                # The disk failed within a truncation, which had cut the file: the log is offline until it is recovered.
+                # The disk failed in a truncation that had already cut the file. The log is offline until it is
+                # recovered.
                 if not self.has_failed:
                     raise
         self.storage.kill_process()
         self.storage.fault = _of_a_dead_process
 
     def lose_power(self) -> None:
-        """Switch the machine off: bytes that were not synced are lost."""
+        """Switch the machine off. Bytes that were not synced are lost."""
         self._boots += 1
         self.lost_power = True
         self.losses += 1
         self.storage.lose_power(self._scheduler.random)
 
     def keep_only(self, partition: TopicIdPartition, end: int) -> None:
-        """Let the machine lose power, and with it all records of this log from `end` on, but
-        nothing of other logs."""
+        """Let the machine lose power, and lose all records of this log from `end` on, but nothing of other logs."""
         self._boots += 1
         self.lost_power = True
         self.losses += 1
@@ -317,7 +314,7 @@ class DataDirectory:
 
     @contextmanager
     def undamaged(self) -> Iterator[None]:
-        """Undo the damage within the `with` block, so that the simulator reads what was written."""
+        """Undo the damage inside of the `with` block, so that the simulator reads the bytes that were written."""
         for damage in self.damage.values():
             damage.flip()
         try:
@@ -327,14 +324,15 @@ class DataDirectory:
                 damage.flip()
 
     def mend(self) -> None:
-        """Undo all damage that is still there."""
+        """Undo all remaining damage for good."""
         for damage in self.damage.values():
             damage.flip()
         self.damage = {}
 
     def doom(self, operations: int, on_death: Callable[[], None]) -> None:
-        """Let the process die within one of its next disk operations. If that is a write, it is
-        cut at any byte; any other operation is not done at all."""
+        """Let the process die in one of its next `operations` disk operations. A write is then cut at any byte; any
+        other operation is not done at all.
+        """
         self._operations_left = operations
         self._on_death = on_death
 
@@ -343,8 +341,9 @@ class DataDirectory:
         self._operations_left = self._on_death = None
 
     def _fault(self, operation: str, path: Path) -> int | None:
-        """Kill the process at this operation if it is due, or fail the operation. Operations on
-        log files fail on bad blocks, while marker files can still be renamed."""
+        """Kill the process in this operation if `doom` requires it, or fail the operation. Operations on log files fail
+        on bad blocks, while marker files can still be renamed.
+        """
         if self._operations_left is not None and operation != "read":
             self._operations_left -= 1
             if self._operations_left == 0 and operation == "write":
@@ -369,12 +368,12 @@ class DataDirectory:
             life.die_within()
         else:
             self.killed()
-        self._scheduler.counters["deaths within disk work"] += 1
+        self._scheduler.counters["deaths in disk operations"] += 1
         self._scheduler.note(f"broker {self._node.broker_id} dies within its disk work")
         self._scheduler.after(0, on_death)
         raise ProcessKilled
 
-    # --- what must hold --------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def check_vouched(self, log: OracleLog) -> None:
         """Check that all bytes that a log treats as durable would survive a loss of power at this moment."""
@@ -382,8 +381,8 @@ class DataDirectory:
             self._require_durable(log, log.log.durable_end_offset)
 
     def check_checkpoint(self) -> None:
-        """Check that all bytes below the checkpointed recovery points are durable, because the next process does
-        not verify them.
+        """Check that all bytes below the checkpointed recovery points are durable, because the next process does not
+        verify them.
         """
         self.forget_departed()
         if not self.storage.exists(PATH / RECOVERY_POINTS):
@@ -395,8 +394,7 @@ class DataDirectory:
                 self._require_durable(log, point)
 
     def _reached(self, log: OracleLog, name: str, data: bytes, base: int) -> int:
-        """Return the end of the last whole batch in a file; the result for an unchanged file is
-        cached."""
+        """Return the end offset of the last whole batch in a file. The result for an unchanged file is cached."""
         before = self._scanned.get((log.log.directory, name))
         if before is None or before[0] is not data:
             end = max((header.next_offset for header in _headers(data)), default=base)
@@ -411,13 +409,13 @@ class DataDirectory:
         for name in sorted(name for name in files if name.endswith(".log")):
             base = int(name.removesuffix(".log"))
             if reached is not None and base != reached:
-                break  # a hole: what lies behind it is lost
+                break  # everything behind a hole is lost
             reached = self._reached(log, name, files[name], base)
         if reached is None or reached < end:
             self._node.cluster.invariants.fail(
                 "P13",
-                f"broker {self._node.broker_id} takes {log.log.id} for durable up to {end}: a power"
-                f" cut leaves {reached}",
+                f"broker {self._node.broker_id} treats {log.log.id} as durable up to {end}, but a power"
+                f" loss would keep only offsets below {reached}",
             )
 
 
@@ -434,7 +432,7 @@ class WatchedDirectory(LogDirectory):
         return report
 
     def loss_reported(self) -> OSError | None:
-        self.on_told()  # the controller knows of the loss now; a kill may come at any point below
+        self.on_told()  # the controller knows of the loss; the process may die at any point below
         return super().loss_reported()
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
@@ -461,14 +459,14 @@ def _sync_all(directory: MemoryDirectory) -> None:
 
 
 def _headers(data: bytes) -> Iterator[BatchHeader]:
-    """Yield the headers of the batches that are whole."""
+    """Yield the headers of the whole batches."""
     with suppress(CorruptBatch):
         for _, header in iter_headers(data):
             yield header
 
 
 def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Return (offset, value) of all records in the file."""
+    """Yield (offset, value) of all records in this range of the log."""
     while start < end:
         result = log.read(Offset(start), bytes_max=READ_BYTES_MAX, end_offset=Offset(end))
         if not result.size_bytes:
@@ -480,9 +478,11 @@ def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, 
 
 @lru_cache(maxsize=4_096)
 def values_in(data: bytes) -> tuple[tuple[int, int], ...]:
-    """Return (offset, value) of each record of some batches. The value is what the client wrote;
-    for a record or a marker that a coordinator wrote, it is a checksum. Each replica has the
-    same batches, so results are cached."""
+    """Return (offset, value) of each record of some batches.
+
+    The value is the number that the client wrote; for a record or a marker that a coordinator wrote, it is a checksum.
+    Results are cached, because each replica has the same batches.
+    """
     return tuple(_values_in(data))
 
 

@@ -1,8 +1,7 @@
-"""A simulated cluster without random faults: a script decides which node is cut off when, and which
-message is late.
+"""A simulated cluster without random faults: a script decides which node is cut off when, and which message is late.
 
-Some bugs need a message that is minutes old to arrive at just the moment when it is valid again.
-Fewer than one random run in a thousand reaches such a moment; a script arranges it.
+Some bugs need a message that is minutes old to arrive at exactly the moment when it is valid again. Fewer than one
+random run in a thousand reaches such a moment; a script arranges it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CONSUMED = tuple(NewTopic(name=name, partition_count=1, replication_factor=1) fo
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A captured message, and a function that delivers it once more."""
+    """A captured message, and a function that delivers the message once more."""
 
     request: Any
     deliver: Callable[[], None]
@@ -51,13 +50,11 @@ class Copy:
 
 
 OPEN: list[Stage] = []
-"""Stages that were not closed; tests/sim/conftest.py closes them after each test."""
+"""Stages that were not closed. tests/sim/conftest.py closes them after each test."""
 
 
 class Stage:
-    """Three brokers, three controllers, and one partition with a replica on each broker; there are
-    no random faults.
-    """
+    """Three brokers, three controllers, and one partition with a replica on each broker. There are no random faults."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class Stage:
         has_groups: bool = False,
     ) -> None:
         self.scheduler = Scheduler(seed=1)
-        random.seed(1)  # production code draws its retry pauses from it
+        random.seed(1)  # production code draws its retry pauses from this module
         self.cluster = Cluster(self.scheduler, has_groups=has_groups)
         OPEN.append(self)
         self.history: History[TopicIdPartition] = History()
@@ -91,24 +88,24 @@ class Stage:
         self._clients = itertools.count(FIRST_CLIENT)
         self._values = itertools.count(1)
 
-    # --- the script's verbs ----------------------------------------------------------------------
+    # --- actions of a script ----------------------------------------------------------------------
 
     def until(
         self, condition: Callable[[], bool], limit_ms: int = 20_000, *, step_us: int = MS
     ) -> None:
-        """Run, in steps of `step_us`, until the condition holds; fail if it does not hold within
-        `limit_ms`.
-        """
+        """Run, in steps of `step_us`, until the condition is true. Fail if it is not true within `limit_ms`."""
         deadline = self.scheduler.now_us + limit_ms * MS
         while not condition():
-            assert self.scheduler.now_us < deadline, f"not within {limit_ms} ms"
+            assert self.scheduler.now_us < deadline, (
+                f"the condition is still false after {limit_ms} ms"
+            )
             self.scheduler.run(self.scheduler.now_us + step_us)
 
     def run(self, duration_ms: int) -> None:
         self.scheduler.run(self.scheduler.now_us + duration_ms * MS)
 
     def produce(self, *, acks: int = -1, pace_ms: int = 30) -> Producer:
-        """Start a producer that runs until it is stopped."""
+        """Start a producer, which runs until it is stopped."""
         return Producer(
             self.cluster,
             self.history,
@@ -120,7 +117,7 @@ class Stage:
         )
 
     def set_config(self, name: str, value: str) -> None:
-        """Set a config of the topic through the active controller."""
+        """Set a config of the topic `stage` through the active controller."""
         resource = AlterConfigsResource(
             resource_type=ConfigResourceType.TOPIC,
             resource_name="stage",
@@ -142,8 +139,8 @@ class Stage:
         self.cluster.network.set_cut(())
 
     def keep_copies(self, method: str) -> list[Copy]:
-        """Keep a copy of each call of this method from now on; while the method is in `held`, the
-        original is not delivered.
+        """Return a list to which a copy of each call of this method is added from now on. While the method is in
+        `held`, the original is not delivered.
         """
         kept: list[Copy] = []
         network = self.cluster.network
@@ -163,7 +160,7 @@ class Stage:
         active = next(c for c in self.cluster.controllers.values() if c.core.is_active)
         active.call(method, request, reply_to, lambda _: None)
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -181,9 +178,7 @@ class Stage:
         return self.state.isr if self.state is not None else ()
 
     def coordinator_of(self, group_id: str) -> int:
-        """Return the broker that leads the group's partition in the controllers' metadata; -1 if
-        there is none.
-        """
+        """Return the broker that leads the group's partition in the controllers' metadata; -1 if there is none."""
         topic = self.cluster.log.image.topic(GROUPS_TOPIC.name)
         if topic is None:
             return -1
@@ -199,7 +194,7 @@ class Stage:
         return life
 
     def step(self, broker_id: int, event: Event) -> None:
-        """Apply an event to the replica on this broker."""
+        """Pass an event to the replica on this broker."""
         self.life(broker_id).loop.run_here(self.hosted(broker_id).step, event)
 
     def hosted(self, broker_id: int) -> ObservedHost:
@@ -216,12 +211,12 @@ class Stage:
         return self.hosted(broker_id).replica.log_end
 
     def checkpointed(self, broker_id: int) -> int:
-        """Return the recovery point that the broker's next start would find on its disk."""
+        """Return the recovery point on the broker's disk, which its next start would read."""
         disk = self.cluster.brokers[broker_id].disk
         return decode_offsets(disk.storage.read(PATH / RECOVERY_POINTS))[self.partition]
 
     def lose_power(self, broker_id: int, *, keep: int) -> None:
-        """Switch the machine off; exactly the records below offset `keep` survive."""
+        """Switch the machine off. Exactly the records below offset `keep` survive."""
         node = self.cluster.brokers[broker_id]
         node.crash()
         node.disk.keep_only(self.partition, keep)

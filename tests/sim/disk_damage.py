@@ -14,14 +14,13 @@ BITS = 0x55
 
 
 class Damage:
-    """A byte that the disk changed, within the records of a batch.
-
-    The headers of batches stay intact, because no CRC covers them.
+    """A byte in the records of a batch that the disk has changed. The headers of batches stay intact, because no CRC
+    covers them.
     """
 
     def __init__(self, directory: Path, inode: Inode, position: int, base_offset: int) -> None:
         self.directory = directory
-        self.base_offset = base_offset  # of the damaged batch
+        self.base_offset = base_offset  # base offset of the damaged batch
         self.is_marked = False  # whether the log was marked as damaged when this process started
         self.is_cut = False  # whether the log was truncated before the damage
         self._inode = inode
@@ -37,7 +36,7 @@ class Damage:
 
 
 def damage_log(storage: MemoryStorage, log: PartitionLog, scheduler: Scheduler) -> Damage | None:
-    """Damage a batch in a closed segment of a log; return None if the log has no closed segment."""
+    """Damage a batch in a closed segment of a log. Return None if there is no such batch."""
     names = [name for name in storage.names(log.directory) if name.endswith(".log")]
     if len(names) < 2:
         return None

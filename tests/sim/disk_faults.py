@@ -1,5 +1,5 @@
-"""Faults of disks that still work: full disks, damaged bytes, logs set aside; and internal errors
-of single replicas.
+"""Faults of disks that still work (full disks, damaged bytes, logs put aside), and internal errors of
+single replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fault = tuple[int, str, Callable[[], None]]
 
 
 class DiskFaults:
-    """The disk faults that a Nemesis draws from.
+    """The disk faults from which a Nemesis chooses.
 
     At most one copy of a partition is damaged at a time, as with all faults of the Nemesis.
     """
@@ -31,13 +31,11 @@ class DiskFaults:
         self._nemesis = nemesis
         self._cluster: Cluster = nemesis.cluster
         self._scheduler = nemesis.scheduler
-        self._restarted: set[int] = (
-            set()
-        )  # brokers whose present life must end: only a restart mends them
+        self._restarted: set[int] = set()  # brokers whose process must be restarted to repair them
 
     def full(self) -> list[Fault]:
-        """Return the faults that fill disks, and the one that fails a replica by an internal
-        error.
+        """Return the faults that fill disks, and the fault that fails a replica with an internal error: (weight, name,
+        action).
         """
         return [
             (8, "fill a disk", self._fill),
@@ -46,15 +44,13 @@ class DiskFaults:
         ]
 
     def damaged(self) -> list[Fault]:
-        """Return the faults that change bytes of logs, and the one that leaves a log without an
-        owner for a while.
+        """Return the faults that change bytes of logs, and the fault that leaves a log without a replica for a while:
+        (weight, name, action).
         """
         return [(8, "damage a log", self._damage), (8, "strand a replica", self._strand)]
 
     def heal(self) -> None:
-        """Give disks room and undo damage; restart the brokers whose replicas come back only by a
-        restart.
-        """
+        """Give disks space and undo damage. Restart the brokers whose replicas only a restart brings back."""
         for node in self._cluster.brokers.values():
             node.disk.storage.is_full = node.disk.storage.is_short_of_files = False
             if node.disk.damage:
@@ -64,7 +60,7 @@ class DiskFaults:
                 node.crash()
         self._restarted.clear()
 
-    # --- full disks ------------------------------------------------------------------------------
+    # --- full disks -------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         node = self._node()
@@ -73,7 +69,7 @@ class DiskFaults:
 
     def _empty(self, node: BrokerNode) -> None:
         directory = node.disk.directory
-        self._scheduler.counters["full disks met"] += (
+        self._scheduler.counters["full disks"] += (
             directory is not None and directory.full is not None
         )
         node.disk.storage.is_full = False
@@ -87,11 +83,11 @@ class DiskFaults:
 
         self._scheduler.after(self._scheduler.between(500 * MS, 4 * SECOND), allow)
 
-    # --- bugs ------------------------------------------------------------------------------------
+    # --- bugs -------------------------------------------------------------------------------------
 
     def _bug(self) -> None:
-        """Let one replica fail by an internal error; the others of its broker continue, and an
-        operator restarts the broker later.
+        """Let one replica fail on an internal error. The other replicas of its broker continue, and an operator
+        restarts the broker later.
         """
         node = self._node()
         life = node.life
@@ -99,7 +95,7 @@ class DiskFaults:
             return
         hosts = [host for host in life.table.by_id.values() if not host.is_failed]
         if hosts:
-            self._scheduler.counters["replicas ended by a bug"] += 1
+            self._scheduler.counters["replicas failed by a bug"] += 1
             host = self._scheduler.random.choice(hosts)
             life.process.deliver(life.loop.run_here, host.found_bug, ArrangedBug("arranged"))
             self._restart_later(node)
@@ -118,12 +114,10 @@ class DiskFaults:
 
         self._scheduler.after(self._scheduler.between(1, 5) * SECOND, restart)
 
-    # --- damage ----------------------------------------------------------------------------------
+    # --- damage -----------------------------------------------------------------------------------
 
     def _damage(self) -> None:
-        """Damage the leader's log, and give the partition a new replica, which must copy the whole
-        log.
-        """
+        """Damage the leader's log, and add a new replica to the partition, which must copy the whole log."""
         if self._nemesis.damaged:
             return
         image = self._cluster.log.image
@@ -145,11 +139,11 @@ class DiskFaults:
                 self._restart_later(node)
                 return
 
-    # --- strays ----------------------------------------------------------------------------------
+    # --- strays -----------------------------------------------------------------------------------
 
     def _strand(self) -> None:
-        """Move a replica away from a broker that is down, and move it back after a snapshot has
-        replaced the metadata records.
+        """Move a replica away from a broker that is down, and move it back after a snapshot has replaced the metadata
+        records.
         """
         image = self._cluster.log.image
         states = [s for s in self._whole_partitions(image) if self._spare(s)]
@@ -191,15 +185,13 @@ class DiskFaults:
             )
 
     def _spare(self, state: PartitionState) -> tuple[BrokerId, ...]:
-        """Return a broker without a replica of the partition, if there is one."""
+        """Return a broker without a replica of the partition, or an empty tuple."""
         return tuple(BrokerId(b) for b in sorted(self._cluster.brokers) if b not in state.replicas)[
             :1
         ]
 
     def _whole_partitions(self, image: MetadataImage) -> list[PartitionState]:
-        """Return the partitions whose three replicas are all in sync, and whose checks are not
-        suspended.
-        """
+        """Return the partitions whose three replicas are all in sync, and whose checks are not suspended."""
         suspended = self._cluster.invariants.suspended
         return [
             state

@@ -1,8 +1,8 @@
-"""An admin tool that commits offsets of a group without members, and deletes the offsets or the
-group, one step at a time.
+"""An admin tool that commits offsets of a group without members, and deletes the offsets or the group, one step at a
+time.
 
-Its group is a register with one writer. What a read, a description or a list of groups may show is
-the result of the last step, or the result of a step with unknown outcome (P21).
+The tool is the only writer of its group. A read, a description or a list of groups must show the result of the last
+step, or the result of a step with unknown outcome (P21).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class GroupAdmin(Member):
         self, cluster: Cluster, history: GroupHistory, client_id: int, group_id: GroupId
     ) -> None:
         super().__init__(cluster, history, client_id, group_id)
-        self._possible = {NOTHING}  # what the group may hold now: the id of a commit, or nothing
-        self._late: set[str] = set()  # results that steps of unknown outcome may still have
+        self._possible = {NOTHING}  # possible states of the group: the id of a commit, or nothing
+        self._late: set[str] = set()  # states that a step of unknown outcome may still cause
         self._steps = (
             self._commit,
             self._commit,
@@ -47,13 +47,13 @@ class GroupAdmin(Member):
         await self.pause(50, 500)
 
     async def leave(self) -> None:
-        """Do nothing: the tool is a member of no group."""
+        """Do nothing, because the tool is no member of a group."""
 
-    # --- steps -----------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _begin(self, outcome: str) -> None:
-        """Record that a step begins whose result would be `outcome`; until it ends, nobody knows
-        whether it took effect.
+        """Record that a step begins that would lead to the state `outcome`. Until the step ends, it is unknown whether
+        it took effect.
         """
         self._possible.add(outcome)
         self._late.add(outcome)
@@ -61,8 +61,7 @@ class GroupAdmin(Member):
     def _done(self, outcome: str) -> None:
         """Record that the step was acknowledged.
 
-        Each commit has an id of its own, so a late one is recognized; a late delete may still take
-        effect.
+        Each commit has its own id, so a late commit is recognized; a late deletion may still take effect.
         """
         if outcome != NOTHING:
             self._late.discard(outcome)
@@ -139,12 +138,12 @@ class GroupAdmin(Member):
 
     def _require(self, holds: bool, seen: str) -> None:
         if not holds and not self._is_suspended:
-            text = f"{self.group_id}: {seen}, where only {sorted(self._possible)} may be"
+            text = f"{self.group_id}: {seen}, but only {sorted(self._possible)} are possible"
             self.history.violations.append(Violation(name="P21", text=text))
 
     @property
     def _is_suspended(self) -> bool:
-        """Return whether `__consumer_offsets` lost more copies than its durability survives."""
+        """Whether `__consumer_offsets` lost more copies than its durability survives."""
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
         suspended = self.cluster.invariants.suspended
         return topic is not None and any(p.topic_id == topic.topic_id for p in suspended)

@@ -1,21 +1,18 @@
-"""The history of the simulated group members' operations, and the checks (P8, P9) that it must
-pass.
+"""The history of the simulated group members' operations, and the checks (P8, P9) that it must pass.
 
-P8, offsets. Each partition of a group is a register: OffsetFetch reads it and OffsetCommit writes
-it. Each commit attempt has an id of its own, so a read shows which attempt it saw. The register
-must be linearizable. An attempt of unknown outcome may take effect at any time after it began, but
-not after its epoch was superseded: so commits of old generations are fenced, and a committed offset
-neither vanishes nor goes back. Observers, which are in no group, may see the state of up to one
-lease ago (rule R13 bounds staleness); members may not.
+P8, offsets. Each partition of a group is a register: OffsetFetch reads it and OffsetCommit writes it. Each commit
+attempt has its own id, so a read shows which attempt it returned. The register must be linearizable. An attempt of
+unknown outcome may take effect at any time after it began, but not after its epoch was superseded. So commits of old
+generations are fenced, and a committed offset is neither lost nor goes back. Observers, which are in no group, may see
+the state of up to one lease ago (rule R13 bounds staleness); members may not.
 
-P9, owners. In one epoch a partition has one owner. Over time, a member owns a partition from the
-moment when it learns of it until the beginning of its last request that the coordinator accepted
-without asking for the partition back. Such tenures of two members must not overlap.
+P9, owners. In one epoch a partition has one owner. Over time, a member owns a partition from the moment when it learns
+of the assignment until the beginning of its last request that the coordinator accepted without revoking the partition.
+Such tenures of two members must not overlap.
 
-Linearizability of registers with unique writes is decided by zones (Gibbons and Korach, *Testing
-Shared Memories*, 1997): the zone of a value spans from the first end to the last beginning among
-its write and reads; forward zones must not overlap, and no backward zone may lie within a forward
-one.
+Linearizability of registers with unique writes is decided with zones (Gibbons and Korach, *Testing Shared Memories*,
+1997): the zone of a value spans from the first end to the last beginning among its write and its reads; forward zones
+must not overlap, and no backward zone may lie inside of a forward one.
 """
 
 from __future__ import annotations
@@ -40,8 +37,8 @@ class Commit:
     partition: TopicPartition
     commit_id: str
     offset: int
-    member_id: str  # of one membership; a removed member joins again with another id
-    epoch: int  # or generation
+    member_id: str  # the id of one membership; a removed member joins again with another id
+    epoch: int  # epoch or generation
     began_us: int
     by: str
     ended_us: int = NEVER_US
@@ -50,7 +47,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRead:
-    """The result of OffsetFetch for one partition; `commit_id` is empty if there is no commit."""
+    """The result of OffsetFetch for one partition. `commit_id` is empty if nothing is committed."""
 
     group: GroupId
     partition: TopicPartition
@@ -63,19 +60,19 @@ class OffsetRead:
 
 @dataclass(slots=True, kw_only=True)
 class Tenure:
-    """The fact that a member owned a partition in one epoch, at least from `gained_us` to
-    `confirmed_us`.
-    """
+    """A member owned a partition in one epoch, at least from `gained_us` to `confirmed_us`."""
 
     group: GroupId
     partition: TopicPartition
     epoch: int
-    by: str  # the instance id of static members
+    by: str  # the member's name; for static members the instance id
     gained_us: int
     confirmed_us: int = -1
 
 
-_TenureKey: TypeAlias = tuple[GroupId, TopicPartition, int, str, int]  # epoch, member, its life
+_TenureKey: TypeAlias = tuple[
+    GroupId, TopicPartition, int, str, int
+]  # epoch, member, number of its join without state
 
 
 @dataclass(slots=True)
@@ -85,10 +82,10 @@ class GroupHistory:
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
     tenures: dict[_TenureKey, Tenure] = field(default_factory=dict)
-    # Groups that change their protocol. In these, epochs of members that left may occur again.
+    # Groups that change their protocol. In these groups, epochs of members that left may occur again.
     mixed: frozenset[GroupId] = frozenset()
     violations: list[Violation] = field(default_factory=list)  # those found during the run
-    # When a client was first told of a generation, and a member of its epoch.
+    # The time at which a client first received a generation, and at which a member first received an epoch.
     _generations: dict[GroupId, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     _epochs: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     _synced: dict[tuple[GroupId, int, str], frozenset[TopicPartition]] = field(default_factory=dict)
@@ -104,14 +101,14 @@ class GroupHistory:
 
     @property
     def rebalances(self) -> int:
-        """Return the number of generations and epochs that members have seen."""
+        """The number of generations and epochs that members have received."""
         return len(self._group_epochs)
 
-    # --- members tell ----------------------------------------------------------------------------
+    # --- reports of members -----------------------------------------------------------------------
 
     def begins_anew(self, group: GroupId, *, by: str) -> None:
-        """Record that a member joins without any state: it owns nothing now, even if its epoch
-        number repeats.
+        """Record that a member joins without any state. It owns no partitions now, even if its epoch number occurs
+        again.
         """
         self._lives[group, by] += 1
 
@@ -127,9 +124,7 @@ class GroupHistory:
         ended_us: int,
         member_id: str = "",
     ) -> None:
-        """Record that a classic member received its assignment, which shows that the generation was
-        written.
-        """
+        """Record that a classic member received its assignment, which shows that the generation was committed."""
         self._epochs[member_id].setdefault(generation, ended_us)
         if group in self.mixed:
             self._synced[group, generation, by] = owned
@@ -138,7 +133,9 @@ class GroupHistory:
         self._group_epochs.add((group, generation))
         before = self._synced.setdefault((group, generation, by), owned)
         if before != owned:
-            text = f"{group} generation {generation}: {by} had {_told(before)}, has {_told(owned)}"
+            text = (
+                f"{group} generation {generation}: {by} had {_told(before)}, now has {_told(owned)}"
+            )
             name = "static-member-moved" if is_static else "assignment-changed"
             self.violations.append(Violation(name=name, text=text))
         self._gain(group, generation, owned, by, ended_us)
@@ -159,7 +156,7 @@ class GroupHistory:
         began_us: int,
         ended_us: int,
     ) -> None:
-        """Record that a member of the consumer protocol received its epoch and, perhaps, partitions."""
+        """Record that a member of the consumer protocol received its epoch and perhaps partitions."""
         self._epochs[member_id].setdefault(epoch, ended_us)
         self._group_epochs.add((group, epoch))
         self._gain(group, epoch, owned, by, ended_us)
@@ -182,16 +179,14 @@ class GroupHistory:
             if tenure is not None:
                 tenure.confirmed_us = max(tenure.confirmed_us, at_us)
 
-    # --- when an epoch was over ------------------------------------------------------------------
+    # --- ends of epochs ---------------------------------------------------------------------------
 
     def superseded_us(self, commit: Commit) -> int:
-        """Return the time from which no commit of that epoch may be accepted, as far as any client
-        knows.
+        """Return the time from which no commit of that epoch may be accepted, as far as any client knows.
 
-        A generation ends for all members at once. In a group of the consumer protocol, each member
-        moves to the next epoch by itself, or loses the partition to another member. In a group that
-        changes its protocol, epochs restart once the group was empty, so only the member's own
-        epochs count.
+        A generation ends for all members at once. In a group of the consumer protocol, each member moves to the next
+        epoch by itself, or loses the partition to another member. In a group that changes its protocol, epochs restart
+        after the group was empty, so only the member's own epochs count.
         """
         generations = self._generations.get(commit.group)
         if generations is not None:
@@ -269,9 +264,7 @@ def _tenures_do_not_overlap(history: GroupHistory, found: list[Violation]) -> No
 
 @dataclass(slots=True)
 class _Zone:
-    """The span from the first end to the last beginning among the write and the reads of one
-    value.
-    """
+    """The span from the first end to the last beginning among the write and the reads of one value."""
 
     first_end: int
     last_beginning: int
@@ -319,7 +312,7 @@ class _Register:
             return
         over_us = history.superseded_us(commit)
         if over_us < commit.began_us:
-            text = f"{name}: {commit} was taken, its epoch was over at {over_us}"
+            text = f"{name}: {commit} was accepted, but its epoch ended at {over_us}"
             found.append(Violation(name="commit-of-an-old-epoch", text=text))
         if any(read.ended_us < commit.began_us for _, read in reads):
             found.append(Violation(name="offset-from-the-future", text=f"{name}: {commit}"))
@@ -349,7 +342,9 @@ def _judge_zones(name: str, zones: list[tuple[str, _Zone]], found: list[Violatio
         for begins, ends, other in forward:
             if begins < zone.last_beginning and zone.first_end < ends:
                 found.append(
-                    Violation(name="offset-lost", text=f"{name}: {other} was read, not {text}")
+                    Violation(
+                        name="offset-lost", text=f"{name}: {other} was read instead of {text}"
+                    )
                 )
                 break
 

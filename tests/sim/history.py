@@ -1,8 +1,8 @@
 """The history of the simulated clients' operations, and the checks (P1-P7, P12) that it must pass.
 
-The checker knows nothing of brokers. Its input is the operations of all clients, each with its
-outcome (`ok`; `fail`: definitely not done; `unknown`), and at the end the records below the high
-watermark of each replica of each partition. Names follow Jepsen's kafka workload.
+The checker knows nothing of brokers. Its input is the operations of all clients, each with its outcome (`ok`; `fail`:
+definitely not done; `unknown`), and at the end the records below the high watermark of each replica of each partition.
+Names of violations follow Jepsen's kafka workload.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Send(Generic[Partition]):
-    """One batch of one producer; values are unique in a run."""
+    """One batch of one producer. Values are unique in a run."""
 
     client: int
     partition: Partition
@@ -36,10 +36,10 @@ class Send(Generic[Partition]):
     acks: int
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1
-    is_refused_repeat: bool = False  # OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest in flight
-    is_invalid: bool = False  # a broker must refuse it
-    made_ms: int = -1  # the timestamp of its records
-    keys: tuple[bytes, ...] = ()  # of its records, in a compacted topic
+    is_refused_repeat: bool = False  # OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest batch in flight
+    is_invalid: bool = False  # whether a broker must refuse the batch
+    made_ms: int = -1  # the timestamp of the records; -1: unknown
+    keys: tuple[bytes, ...] = ()  # keys of the records, in a compacted topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class Poll(Generic[Partition]):
     position: int
     records: tuple[tuple[int, int], ...]
     high_watermark: int
-    reset_from: int = -1  # the old position, if it was out of range below the log start
+    reset_from: int = -1  # the old position, if it was below the log start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest(Generic[Partition]):
-    """The end offset that a leader reported."""
+    """An end offset that a leader reported to a client."""
 
     client: int
     partition: Partition
@@ -65,8 +65,8 @@ class Latest(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup(Generic[Partition]):
-    """The response to a ListOffsets request for a time: an offset and its record's timestamp, or -1
-    and -1.
+    """The response to a ListOffsets request for a timestamp: an offset and the timestamp of its record, or
+    -1 and -1.
     """
 
     client: int
@@ -74,14 +74,12 @@ class Lookup(Generic[Partition]):
     timestamp_ms: int
     offset: int
     found_ms: int
-    log_start: int  # of the leader that responded
+    log_start: int  # log start offset of the leader that responded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WentBack(Generic[Partition]):
-    """The report of a leader that its log diverged from a reader's at `end_offset`, below the
-    reader's position.
-    """
+    """A leader reported that its log diverged from a reader's at `end_offset`, below the reader's position."""
 
     client: int
     partition: Partition
@@ -91,7 +89,7 @@ class WentBack(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A property that does not hold, under Jepsen's name for it if there is one."""
+    """A property that is violated, with Jepsen's name for the violation if there is one."""
 
     name: str
     text: str
@@ -105,14 +103,14 @@ Shown = Mapping[int, int]  # offset -> value, below one replica's high watermark
 
 @dataclass(slots=True)
 class History(Generic[Partition]):
-    """All operations of a run, each list in the order in which they ended."""
+    """All operations of a run, each list in the order in which the operations ended."""
 
     sends: list[Send[Partition]] = field(default_factory=list)
     polls: list[Poll[Partition]] = field(default_factory=list)
     latests: list[Latest[Partition]] = field(default_factory=list)
     lookups: list[Lookup[Partition]] = field(default_factory=list)
     went_back: list[WentBack[Partition]] = field(default_factory=list)
-    producer_ids: list[int] = field(default_factory=list)  # as InitProducerId gave them
+    producer_ids: list[int] = field(default_factory=list)  # producer ids from InitProducerId
     topics_acknowledged: list[str] = field(default_factory=list)
     topics_deleted: dict[str, Outcome] = field(default_factory=dict)
 
@@ -130,9 +128,8 @@ def check(
 ) -> list[Violation]:
     """Check the history of a run, and return the violations.
 
-    `final` maps each partition and replica to its visible records. `ignored` has the partitions
-    that lost more copies at once than their durability survives. `log_starts` has the offsets below
-    which retention deleted records.
+    `final` maps each partition and replica to the visible records. `ignored` has the partitions that lost more copies
+    at once than their durability survives. `log_starts` has the offsets below which retention deleted records.
     """
     skipped = set(ignored)
     found: list[Violation] = []
@@ -154,15 +151,13 @@ def check(
         _polls_follow(polls, found, has_gaps=is_compacted)
         _times_found([x for x in history.lookups if x.partition == partition], sends, log, found)
         for reader in (x for x in history.went_back if x.partition == partition):
-            text = (
-                f"reader {reader.client} at {reader.position} was sent back to {reader.end_offset}"
-            )
+            text = f"reader {reader.client} at {reader.position} was told that the logs diverge at {reader.end_offset}"
             found.append(Violation(name="lost-write", text=text))
         _watermarks_rise([x for x in history.latests if x.partition == partition], polls, found)
     _nothing_invalid(history, found)
     for producer_id, count in Counter(history.producer_ids).items():
         if count > 1:
-            text = f"{producer_id} was given to {count} producers"
+            text = f"{producer_id} was assigned to {count} producers"
             found.append(Violation(name="producer-id-twice", text=text))
     _topics_are_there(history, topics_by_node or {}, found)
     return found
@@ -196,7 +191,9 @@ def _nothing_lost(
             continue
         for offset, value in enumerate(send.values, send.offset):
             if offset >= log_start and log.get(offset) != value:
-                text = f"{value} acknowledged at {offset}, there is {log.get(offset)}"
+                text = (
+                    f"{value} was acknowledged at {offset}, but the log has {log.get(offset)} there"
+                )
                 found.append(Violation(name="lost-write", text=text))
                 break
 
@@ -207,9 +204,7 @@ def _latest_of_each_key_kept(
     log: Shown,
     found: list[Violation],
 ) -> None:
-    """Check P1 of a compacted topic: each acknowledged record is there, or a later one with its key
-    is.
-    """
+    """Check P1 of a compacted topic: each acknowledged record, or a later record with its key, is in the log."""
     key_of = {
         value: key for send in sends for value, key in zip(send.values, send.keys, strict=False)
     }
@@ -223,14 +218,16 @@ def _latest_of_each_key_kept(
                 continue
             for offset, key in enumerate(send.keys, send.offset):
                 if latest.get(key, -1) < offset:
-                    text = f"replica {replica}: {key!r} acknowledged at {offset}, latest {latest}"
+                    text = f"replica {replica}: {key!r} was acknowledged at {offset}, the latest are {latest}"
                     found.append(Violation(name="lost-write", text=text))
                     return
     for send in sends:
         if send.outcome is Outcome.OK:
             for offset, value in enumerate(send.values, send.offset):
                 if log.get(offset, value) != value:
-                    text = f"{value} acknowledged at {offset}, there is {log[offset]}"
+                    text = (
+                        f"{value} was acknowledged at {offset}, but the log has {log[offset]} there"
+                    )
                     found.append(Violation(name="lost-write", text=text))
 
 
@@ -248,7 +245,7 @@ def _times_found(
     log: Shown,
     found: list[Violation],
 ) -> None:
-    """Check P18: a lookup by time returns the first record at or after that time, with its
+    """Check P18: a lookup by timestamp returns the first record at or after that timestamp, with the record's
     timestamp.
     """
     times = {value: send.made_ms for send in sends for value in send.values}
@@ -257,7 +254,7 @@ def _times_found(
         if lookup.found_ms < 0 or value is None:
             continue
         if times[value] != lookup.found_ms or lookup.found_ms < lookup.timestamp_ms:
-            text = f"{lookup}: the record there is of {times[value]}"
+            text = f"{lookup}: the record at this offset has the timestamp {times[value]}"
             found.append(Violation(name="wrong-time", text=text))
         first = next(
             (
@@ -268,26 +265,25 @@ def _times_found(
             None,
         )
         if first is not None:
-            text = f"{lookup}: the record at {first} is early enough"
+            text = f"{lookup}: the record at {first} is an earlier match"
             found.append(Violation(name="wrong-time", text=text))
 
 
 def _repeats_recognized(
     sends: Iterable[Send[Partition]], log: Shown, log_start: int, found: list[Violation]
 ) -> None:
-    """Check P4: a producer with at most five batches in flight may repeat each of them, and the
-    broker recognizes it.
+    """Check P4: a producer with at most five batches in flight may repeat each of them, and the broker recognizes the
+    duplicate.
 
-    Two cases are exempt: batches below the log's start, because a replica that begins there does
-    not know what was before, and less than acks=all, because a new leader may lack the batch
-    before.
+    Two cases are exempt: batches below the log start, because a replica that begins there does not know the batches
+    before, and batches without acks=all, because a new leader may lack the batch before.
     """
     where = {value: offset for offset, value in log.items()}
     for send in sends:
         if send.acks != -1 or not send.is_refused_repeat:
             continue
         if min(where.get(v, -1) for v in send.values) >= log_start:
-            text = f"client {send.client} sequence {send.base_sequence}: refused, and it is there"
+            text = f"client {send.client} sequence {send.base_sequence}: refused, although the batch is in the log"
             found.append(Violation(name="repeat-not-recognized", text=text))
 
 
@@ -296,7 +292,7 @@ def _nothing_refused(sends: Iterable[Send[Partition]], log: Shown, found: list[V
     shown = set(log.values())
     for send in sends:
         if send.outcome is Outcome.FAIL and not shown.isdisjoint(send.values):
-            text = f"client {send.client} was refused {send.values}, and they were read"
+            text = f"client {send.client} was refused {send.values}, but the records were read"
             found.append(Violation(name="aborted-read", text=text))
 
 
@@ -305,13 +301,13 @@ def _no_duplicates(sends: Iterable[Send[Partition]], log: Shown, found: list[Vio
     where: dict[int, int] = {}
     for offset, value in sorted(log.items()):
         if value in where:
-            text = f"{value} at {where[value]} and at {offset}"
+            text = f"{value} is at {where[value]} and at {offset}"
             found.append(Violation(name="duplicate", text=text))
         where[value] = offset
 
 
 def _in_order(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
-    """Check P4: the records of one producer and epoch keep their order."""
+    """Check P4: the records of one producer and producer epoch keep their order."""
     where = {value: offset for offset, value in log.items()}
     last: dict[tuple[int, int], tuple[int, int]] = {}
     ordered = sorted(sends, key=lambda s: (s.client, s.producer_epoch, s.base_sequence))
@@ -323,7 +319,8 @@ def _in_order(sends: Iterable[Send[Partition]], log: Shown, found: list[Violatio
         before = last.get(key)
         if before is not None and offset <= before[1]:
             text = (
-                f"client {send.client}: sequence {send.base_sequence} at {offset}, before {before}"
+                f"client {send.client}: sequence {send.base_sequence} is at {offset},"
+                f" the sequence before it is {before}"
             )
             found.append(Violation(name="nonmonotonic-send", text=text))
         last[key] = (send.base_sequence, offset)
@@ -334,20 +331,20 @@ def _polls_follow(
 ) -> None:
     """Check P5 and P6.
 
-    P5: within a poll and between polls offsets rise by one, or by more in a compacted topic. P6: a
-    reader gets no record at or above the reported end.
+    P5: in a poll and between polls, offsets rise by one, or by more in a compacted topic. P6: a reader gets no record
+    at or above the reported end.
     """
     position: dict[int, int] = {}
     for poll in polls:
         expected = position.get(poll.client, poll.position)
         if poll.reset_from >= 0:
             if poll.reset_from >= poll.position:
-                text = f"reader {poll.client} at {poll.reset_from} is past the end"
+                text = f"reader {poll.client} at {poll.reset_from} is above the log end"
                 found.append(Violation(name="lost-write", text=text))
             expected = poll.position
         if poll.position != expected:
             name = "poll-skip" if poll.position > expected else "nonmonotonic-poll"
-            text = f"reader {poll.client} was at {expected}, reads at {poll.position}"
+            text = f"reader {poll.client} was at {expected}, but reads at {poll.position}"
             found.append(Violation(name=name, text=text))
         expected = poll.position
         for offset, _ in poll.records:
@@ -358,7 +355,7 @@ def _polls_follow(
                 break
             expected = offset + 1
         if poll.records and poll.records[-1][0] >= poll.high_watermark:
-            text = f"reader {poll.client} got {poll.records[-1][0]} at {poll.high_watermark}"
+            text = f"reader {poll.client} got {poll.records[-1][0]} with the high watermark {poll.high_watermark}"
             found.append(Violation(name="read-past-watermark", text=text))
         position[poll.client] = expected
 
@@ -368,7 +365,7 @@ def _watermarks_rise(
     polls: Iterable[Poll[Partition]],
     found: list[Violation],
 ) -> None:
-    """Check P6: one client never sees the end of a partition fall."""
+    """Check P6: the end offset of a partition never falls for one client."""
     seen: dict[int, int] = {}
     for latest in latests:
         if latest.offset < seen.get(latest.client, 0):
@@ -388,8 +385,8 @@ def _topics_are_there(
     for node, names in by_node.items():
         topics = set(names)
         for missing in sorted(wanted - topics):
-            text = f"{missing} was created, node {node} does not know it"
+            text = f"{missing} was created, but node {node} does not know it"
             found.append(Violation(name="lost-metadata", text=text))
         for undead in sorted(gone & topics):
-            text = f"{undead} was deleted, node {node} still has it"
+            text = f"{undead} was deleted, but node {node} still has it"
             found.append(Violation(name="undead-topic", text=text))

@@ -1,9 +1,8 @@
-"""The invariants I1 to I13, which must hold after each event; they use state that only the
-simulator can see.
+"""The invariants I1 to I13, which must be true after each event. They use state that only the simulator can see.
 
-The simulator knows every disk, the committed metadata, and all that was ever visible to a reader
-(exposed) or acknowledged. When a partition loses more copies at once than its durability survives,
-it is suspended (`suspend`): then only the checks that do not depend on the lost copies apply to it.
+The simulator knows every disk, the committed metadata, and all records that were ever visible to a reader (exposed) or
+acknowledged. When a partition loses more copies at once than its durability survives, it is suspended (`suspend`): then
+only the checks that do not depend on the lost copies apply to it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ WATCHED = frozenset({fx.HighWatermarkMoved, fx.RoleChanged, fx.TruncateTo, fx.Re
 
 
 class InvariantBroken(AssertionError):
-    """An invariant did not hold; `name` is its number."""
+    """An invariant was violated. `name` is its number."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")
@@ -48,7 +47,9 @@ class Invariants:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.committed: dict[TopicIdPartition, dict[int, int]] = {}
-        self.acked: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}  # value, epoch
+        self.acked: dict[
+            TopicIdPartition, dict[int, tuple[int, int]]
+        ] = {}  # offset -> (value, leader epoch)
         self.suspended: set[TopicIdPartition] = set()
         self._deleted: dict[TopicIdPartition, list[tuple[int, int, dict[int, int]]]] = {}
         self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}
@@ -57,21 +58,19 @@ class Invariants:
         cluster.log.on_committed.append(self._metadata_committed)
 
     def suspend(self, partition: TopicIdPartition) -> None:
-        """Suspend the checks of a partition that lost more copies at once than its durability
-        survives.
-        """
+        """Suspend the checks of a partition that lost more copies at once than its durability survives."""
         self.suspended.add(partition)
 
     def fail(self, name: str, text: str) -> NoReturn:
-        """End the seed with a violation, even where production code catches the exception."""
+        """End the seed with a violation, even if production code catches the exception."""
         broken = InvariantBroken(name, text)
         self.cluster.scheduler.fail(broken)
         raise broken
 
-    # --- what a replica does ---------------------------------------------------------------------
+    # --- effects of replicas ----------------------------------------------------------------------
 
     def before_effect(self, broker: BrokerProcess, host: ObservedHost, effect: Effect) -> None:
-        """Check an effect of one of the types in `WATCHED` before it is applied."""
+        """Check an effect whose type is in `WATCHED` before the effect is carried out."""
         match effect:
             case fx.HighWatermarkMoved():
                 self._high_watermark_moves(broker, host, effect.high_watermark)
@@ -83,12 +82,15 @@ class Invariants:
                 self._cut(broker, host, effect.start_offset)
 
     def after_step(self, broker: BrokerProcess, host: ObservedHost) -> None:
-        """Check I2, and that replica and log agree on the log's offsets."""
+        """Check I2, and that the replica and its log have the same log end."""
         replica = host.replica
         if not replica.log_start <= replica.high_watermark <= replica.log_end:
             self.fail("I2", f"{replica.log_start} {replica.high_watermark} {replica.log_end}")
         if replica.log_end != host.oracle.log_end and replica.role is not Role.FAILED:
-            self.fail("I2", f"log ends at {host.oracle.log_end}, core thinks {replica.log_end}")
+            self.fail(
+                "I2",
+                f"the log ends at {host.oracle.log_end}, but for the core at {replica.log_end}",
+            )
 
     def _high_watermark_moves(
         self, broker: BrokerProcess, host: ObservedHost, moved_to: int
@@ -100,7 +102,10 @@ class Invariants:
         if is_leader:
             self._hw_max[partition] = max(highest, moved_to)
         elif moved_to > highest and partition not in self.suspended:
-            self.fail("I2", f"follower {broker.broker_id} at {moved_to}, leaders up to {highest}")
+            self.fail(
+                "I2",
+                f"follower {broker.broker_id} is at {moved_to}, but leaders only reached {highest}",
+            )
         if partition in self.suspended:
             return
         self._expose(broker, host, moved_to)
@@ -112,7 +117,7 @@ class Invariants:
             )
 
     def _expose(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
-        """Check I4: an offset that was once below a high watermark has one value for ever."""
+        """Check I4: an offset that was once below a high watermark always has the same value."""
         committed = self.committed.setdefault(host.partition, {})
         start = end
         while start > 0 and start - 1 not in committed:
@@ -126,7 +131,7 @@ class Invariants:
             if value is not None and committed.setdefault(offset, value) != value:
                 self.fail(
                     "I4",
-                    f"{host.partition} offset {offset} was {committed[offset]}, "
+                    f"{host.partition} offset {offset} had {committed[offset]},"
                     f"broker {broker.broker_id} has {value}",
                 )
 
@@ -139,10 +144,9 @@ class Invariants:
         *,
         is_fsync: bool = False,
     ) -> None:
-        """Check I7: every broker that could now be elected cleanly holds all exposed records.
+        """Check I7: every broker that could now be elected cleanly has all exposed records.
 
-        With `durability=fsync` the records must be on its disk, once the leader has learned of that
-        setting.
+        With `durability=fsync` the records must be on its disk, after the leader has learned of that setting.
         """
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         if state is None or state.recovering or state.leader_epoch < leader_epoch:
@@ -152,13 +156,13 @@ class Invariants:
                 continue
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed or partition in disk.damage:
-                continue  # its next registration removes it from ISR and ELR
-            held = self._held(broker_id, partition, is_fsync=is_fsync)
-            if held < end:
+                continue  # the broker's next registration removes it from ISR and ELR
+            end_offset = self._held(broker_id, partition, is_fsync=is_fsync)
+            if end_offset < end:
                 self.fail(
                     "I7",
-                    f"{partition} watermark {end} in epoch {leader_epoch}, but broker "
-                    f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {held}",
+                    f"{partition} has the high watermark {end} in epoch {leader_epoch}, but broker"
+                    f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {end_offset}",
                 )
             other = disk.logs[partition]
             other.catch_up()
@@ -168,7 +172,7 @@ class Invariants:
                 self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
 
     def _leader_begins(self, broker: BrokerProcess, host: ObservedHost, epoch: int) -> None:
-        """Check I1, I5 and I12."""
+        """Check I1, I5 and I12 for a new leader."""
         partition = host.partition
         self.cluster.scheduler.counters["elections"] += 1
         self.cluster.scheduler.note(f"broker {broker.broker_id} leads {host.partition.partition}")
@@ -184,11 +188,11 @@ class Invariants:
             self.cluster.scheduler.counters["recoveries of the longest log"] += 1
         for offset, (value, acked_in) in self.acked.get(partition, {}).items():
             if acked_in >= epoch:
-                continue  # this broker learns late of its election; newer leaders have followed since
+                continue  # the broker learned late of its election, after that of later leaders
             if host.oracle.value_at(offset) != value and offset >= host.oracle.log_start:
                 self.fail(
                     "I5",
-                    f"{partition} offset {offset} was acknowledged as {value}, the leader of epoch "
+                    f"{partition} offset {offset} was acknowledged as {value}, but the leader of epoch"
                     f"{epoch}, broker {broker.broker_id}, has {host.oracle.value_at(offset)}",
                 )
 
@@ -198,20 +202,21 @@ class Invariants:
             if knew and answered_in < epoch and not recovering and log_start < low_watermark:
                 self.fail(
                     "I12",
-                    f"{partition} was deleted up to {low_watermark} in epoch {answered_in}, for "
+                    f"{partition} was deleted up to {low_watermark} in epoch {answered_in}, but for"
                     f"the leader of epoch {epoch}, broker {broker.broker_id}, it begins at "
                     f"{log_start}",
                 )
 
     def _cut(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
-        """Check I9, and that an electable replica never truncates records that any leader exposed
-        (KIP-101).
-        """
+        """Check I9, and that an electable replica never truncates records that any leader has exposed (KIP-101)."""
         partition, hw = host.partition, host.replica.high_watermark
         if partition in self.suspended:
             return
         if end < hw:
-            self.fail("I9", f"broker {broker.broker_id} cuts {partition} at {end}, below {hw}")
+            self.fail(
+                "I9",
+                f"broker {broker.broker_id} truncates {partition} to {end}, below its high watermark {hw}",
+            )
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         exposed = self._hw_max.get(partition, 0)
         if state is None or end >= exposed or broker.broker_id in state.lost:
@@ -219,11 +224,11 @@ class Invariants:
         if broker.broker_id in (*state.isr, *state.elr):
             self.fail(
                 "I9",
-                f"broker {broker.broker_id} of ISR {state.isr} ELR {state.elr} cuts {partition} "
+                f"broker {broker.broker_id} of ISR {state.isr} ELR {state.elr} truncates {partition}"
                 f"at {end}, {exposed} were exposed",
             )
 
-    # --- what clients are told -------------------------------------------------------------------
+    # --- responses to clients ---------------------------------------------------------------------
 
     def acknowledged(
         self,
@@ -232,7 +237,7 @@ class Invariants:
         values: tuple[int, ...],
         leader_epoch: int,
     ) -> None:
-        """Record that a request with acks=all was acknowledged by the leader of this epoch."""
+        """Record that the leader of this epoch acknowledged a request with acks=all."""
         acked = self.acked.setdefault(partition, {})
         for at, value in enumerate(values, offset):
             acked[at] = (value, leader_epoch)
@@ -240,8 +245,8 @@ class Invariants:
     def deleted(self, partition: TopicIdPartition, low_watermark: int, leader_epoch: int) -> None:
         """Record that DeleteRecords succeeded.
 
-        From now on the log begins at the low watermark for every running broker that becomes leader
-        (I12), also after a restart, unless its disk lost data.
+        From now on the log must begin at the low watermark or later at every running broker that becomes leader (I12),
+        also after a restart, unless its disk lost data.
         """
         lives = {
             broker_id: node.disk.losses
@@ -254,43 +259,43 @@ class Invariants:
     def read_goes_on(
         self, broker: BrokerProcess, host: ObservedHost, offset: int, value: int
     ) -> None:
-        """Check I13: a reader that names the epoch of the last record it read may continue only if
-        the log still has that record.
+        """Check I13: a reader that names the epoch of the last record that it has read may continue only if the log
+        still has that record.
         """
         host.oracle.catch_up()
         present = host.oracle.value_at(offset)
         if present is not None and present != value:
             self.fail(
                 "I13",
-                f"a reader of {host.partition} read {value} at {offset}, broker {broker.broker_id}"
-                f" has {present} there, and lets it read on",
+                f"a reader of {host.partition} read {value} at {offset}, but broker {broker.broker_id}"
+                f" has {present} there, and lets the reader continue",
             )
 
     def answer_leaves(self, broker: BrokerProcess, *, is_replicated: bool) -> None:
-        """Check I10: no response that needs the lease is sent after the lease has expired by the
-        simulator's exact clock.
+        """Check I10: no response that needs the lease is sent after the lease has expired, by the simulator's exact
+        clock.
         """
         age_us = self.cluster.scheduler.now_us - broker.lease_sent_us
         if age_us > LEASE_US_MAX and is_replicated:
-            self.cluster.scheduler.counters["answers without a lease"] += 1
+            self.cluster.scheduler.counters["responses without a lease"] += 1
         elif age_us > LEASE_US_MAX:
             self.fail(
-                "I10", f"broker {broker.broker_id} answers {age_us // MS} ms after its lease began"
+                "I10", f"broker {broker.broker_id} responds {age_us // MS} ms after its lease began"
             )
 
     def coordinator_begins(self, broker: BrokerProcess, host: ObservedHost | None) -> None:
-        """Check I11: a coordinator starts with all records of its log."""
+        """Check I11: a coordinator starts only after it has replayed all records of its log."""
         if host is None or host.replica.role is not Role.LEADER:
-            return  # the broker is about to learn that it no longer leads
+            return  # the broker has not learned yet that it no longer leads
         replica = host.replica
         if replica.high_watermark < replica.log_end:
             self.fail(
                 "I11",
                 f"broker {broker.broker_id} coordinates {host.partition.partition} from "
-                f"{replica.high_watermark} records, its log has {replica.log_end}",
+                f"{replica.high_watermark} records, but its log has {replica.log_end}",
             )
 
-    # --- metadata --------------------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------
 
     def image_moves(self, broker: BrokerProcess, offset: int, before: int) -> None:
         """Check I8: a broker's metadata never goes back to an older offset."""
@@ -315,7 +320,7 @@ class Invariants:
                 counters["fencings"] += 1
 
     def _isr_committed(self, record: PartitionChange) -> None:
-        """Check that each new ISR member holds all exposed records, because it may be elected from now on."""
+        """Check that each new ISR member has all exposed records, because it may be elected from now on."""
         partition = TopicIdPartition(record.topic_id, record.partition)
         before, after = self._isr.get(partition, ()), record.isr or ()
         self._isr[partition] = after
@@ -328,12 +333,12 @@ class Invariants:
         for broker_id in sorted({*after} - {*before}):
             disk = self.cluster.brokers[broker_id].disk
             if disk.lost_power or disk.has_failed or partition in disk.damage:
-                continue  # its registration removes it again
+                continue  # the broker's next registration removes it again
             held = self._held(broker_id, partition, is_fsync=self._is_fsync(partition))
             if held < exposed:
                 self.fail(
                     "I7",
-                    f"{partition} broker {broker_id} joins the ISR with {held}, {exposed} were "
+                    f"{partition} broker {broker_id} joins the ISR with log end {held}, but {exposed} were"
                     "exposed",
                 )
 

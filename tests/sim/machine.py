@@ -1,4 +1,4 @@
-"""A simulated machine's clock and disk threads, which are passed to the production broker."""
+"""A simulated machine's clock and disk threads, which the production broker gets."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 WALL_BEGINS_MS = 1_700_000_000_000
 SLOW_CUT_CHANCE = 0.5
-SLOW_CUT_US_MAX = 400 * MS  # a cut syncs several files and reads what is kept of a segment
+SLOW_CUT_US_MAX = 400 * MS  # a truncation syncs several files and reads parts of a segment
 
 
 class MachineClock(Clock):
-    """The clocks of one machine: all of them drift, and only the wall clock jumps."""
+    """The clocks of one machine. All of them drift, and only the wall clock jumps."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -42,11 +42,11 @@ class MachineClock(Clock):
 
 
 class DiskThreads:
-    """The threads of a broker's DiskPool: each piece of work runs as a later event of the process.
+    """The threads of a broker's DiskPool: each function runs in a later event of the process.
 
-    The event loop learns still later that the work is done. If the process dies between the two,
-    the work was done and nobody knows. A death in the middle of the work comes from the disk
-    operations themselves (data_directory.py).
+    The event loop learns in a still later event that the function has ended. If the process dies between the two
+    events, the work was done, but nobody knows. A death in the middle of the work comes from the disk operations
+    themselves (data_directory.py).
     """
 
     def __init__(self, node: BrokerNode, process: Process, loop: SimulatedLoop) -> None:
@@ -56,10 +56,7 @@ class DiskThreads:
         self._loop = loop
 
     def submit(self, do: Callable[..., object], /, *args: Any) -> None:
-        """Call `do(work, on_done)` after a random delay.
-
-        `args` are those of DiskPool: the work, and the function to call after it.
-        """
+        """Call `do(work, on_done)` after a random delay. `args` are the arguments of DiskPool: `work` and `on_done`."""
         work, on_done = args
         delay_us = self._scheduler.between(100, self._node.sync_max_us)
         is_cut = isinstance(getattr(work, "__self__", None), TruncateJob | ResetJob)
@@ -68,7 +65,7 @@ class DiskThreads:
         self._process.after(delay_us // 2, self._work, do, work, on_done, delay_us // 2)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing: the threads end with the process."""
+        """Do nothing, because the threads end with the process."""
 
     def _work(
         self,
@@ -77,10 +74,7 @@ class DiskThreads:
         on_done: Callable[[], None],
         return_us: int,
     ) -> None:
-        """Do the work now, and report its end after `return_us`.
-
-        Other threads do not wait meanwhile.
-        """
+        """Do the work now, and report its end after `return_us`. Other threads do not wait for it."""
         failure: Exception | None = None
         try:
             work()
@@ -95,13 +89,11 @@ class DiskThreads:
 
 
 class ArrangedBug(Exception):
-    """An internal error that the nemesis raised on purpose: production code may log it."""
+    """An internal error that the nemesis raised on purpose. Production code may log it."""
 
 
 class _BugHandler(logging.Handler):
-    """A log handler that ends the seed when production code logs an exception that no fault
-    explains.
-    """
+    """A log handler that ends the seed when production code logs an exception that no fault explains."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(logging.ERROR)
@@ -115,16 +107,14 @@ class _BugHandler(logging.Handler):
 
 @contextmanager
 def deterministic(scheduler: Scheduler) -> Iterator[None]:
-    """Draw all randomness of the process from the seed, and end the seed when production code logs
-    a bug.
-    """
+    """Draw all randomness of the process from the seed, and end the seed when production code logs an exception."""
     random.seed(scheduler.seed)
     handler = _BugHandler(scheduler)
     logger = logging.getLogger("odradek_broker")
     logger.addHandler(handler)
     quiet = logging.root.manager.disable
     logging.disable(max(quiet, logging.WARNING))
-    # In every second seed produces share an append, even those that arrive alone.
+    # In every second seed all small produces wait to share an append, even those that arrive alone.
     at_once = ProduceTurns.AT_ONCE if scheduler.seed % 2 else 0
     try:
         with (

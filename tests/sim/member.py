@@ -1,9 +1,8 @@
-"""The common part of simulated members of both group protocols: restarts, finding the coordinator,
-committing offsets.
+"""The common part of simulated members of both group protocols: restarts, finding the coordinator, committing offsets.
 
-A member is a client machine whose process dies and restarts many times. It finds the coordinator in
-the metadata of any reachable broker, without sending a message, but never goes back to a leader
-epoch older than one that it has used. It sends one request at a time, and any request may get lost.
+A member is a client machine whose process dies and restarts many times. It finds the coordinator in the metadata of any
+reachable broker, without sending a message, but it never goes back to a leader epoch older than one that it has used.
+It sends one request at a time, and any request may get lost.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ _DEFINITE = frozenset(
 
 
 class Unanswered(Exception):
-    """A request got no response, or one that tells the client to find the coordinator again.
+    """A request got no response, or a response after which the client must find the coordinator again.
 
-    The request may still have been carried out.
+    The request may still have been executed.
     """
 
 
 class LifeOver(Exception):
-    """Another client took the place of this member, so its process ends."""
+    """Another client replaced this member in the group, so the process of this member ends."""
 
 
 class Member:
-    """A client of a group coordinator; subclasses implement its behaviour in `_live`."""
+    """A client of a group coordinator. Subclasses implement its behaviour in `_live`."""
 
     def __init__(
         self, cluster: Cluster, history: GroupHistory, client_id: int, group_id: GroupId
@@ -63,12 +62,12 @@ class Member:
         self.history = history
         self.client_id = client_id
         self.group_id = group_id
-        self.is_stopped = False  # whether it stays in its group, but commits nothing more
-        self.last_commit_us = -1  # start of the last acknowledged commit
+        self.is_stopped = False  # whether the member stays in its group without further commits
+        self.last_commit_us = -1  # start of the last acknowledged commit; -1: none
         self.owned: frozenset[TopicPartition] = frozenset()
         self.positions: dict[TopicPartition, int] = {}
         self.lives = 0
-        self.memberships = 0  # how often it joined from nothing
+        self.memberships = 0  # number of times that the member joined without state
         self.process: Process | None = None
         self._loop: SimulatedLoop | None = None
         self._stream: Stream | None = None
@@ -82,13 +81,13 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the name of the present process of this member."""
+        """The name of the current process of this member."""
         return f"{self.client_id}.{self.lives}"
 
-    # --- a life ----------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start without any state."""
+        """Start a new process without any state."""
         if self.is_up:
             return
         self.lives += 1
@@ -125,7 +124,7 @@ class Member:
         raise NotImplementedError
 
     def begin_leaving(self) -> None:
-        """Leave in a controlled way, then end the process."""
+        """Leave the group, then end the process."""
         process, loop = self.process, self._loop
         if process is None or loop is None or not process.is_alive:
             return
@@ -148,11 +147,11 @@ class Member:
     async def pause(self, low_ms: int, high_ms: int) -> None:
         await asyncio.sleep(self.scheduler.between(low_ms * MS, high_ms * MS) / SECOND)
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def ask(self, request: Any, *, patience_s: float = ATTEMPT_S) -> Any:
         """Send one request, and return the response. Raises Unanswered if it is unknown whether the request was
-        carried out.
+        executed.
         """
         assert self.process is not None
         assert self._loop is not None
@@ -217,9 +216,7 @@ class Member:
             self._stream = None
 
     def _coordinator(self) -> int:
-        """Find the coordinator in the metadata of any reachable broker; return -1 if there is
-        none.
-        """
+        """Find the coordinator in the metadata of any reachable broker; return -1 if there is none."""
         lives = [
             n.life
             for n in self.cluster.brokers.values()
@@ -239,7 +236,7 @@ class Member:
         self._leader_epoch = state.leader_epoch
         return state.leader
 
-    # --- offsets ---------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     async def fetch_positions(
         self,
@@ -248,7 +245,7 @@ class Member:
         member_id: MemberId | None = None,
         epoch: int = -1,
     ) -> ErrorCode:
-        """Set the positions to the group's committed offsets, or to the start of the partition."""
+        """Set the positions to the group's committed offsets, or to the start of a partition without one."""
         wanted = tuple(sorted(partitions, key=str))
         if not wanted:
             return ErrorCode.NONE
@@ -275,7 +272,7 @@ class Member:
         return ErrorCode.NONE
 
     async def commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
-        """Process some records of each partition, and commit; each attempt has an id of its own."""
+        """Process some records of each partition, and commit. Each attempt has its own id."""
         if not self.positions or self.is_stopped:
             return ErrorCode.NONE
         began_us = self.scheduler.now_us

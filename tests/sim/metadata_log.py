@@ -1,10 +1,9 @@
 """A model of the metadata quorum: one committed log, and a leader that may be deposed.
 
-Raft itself has a simulator of its own. This model takes its guarantees for granted and makes use of
-all that it permits: a proposal commits when it has reached a majority of controllers; an isolated
-leader believes for a while that it still leads, and what it proposes meanwhile is lost; after a
-crash of the leader it may be unknown that a proposal was committed; members apply committed entries
-at their own pace; and a snapshot replaces old entries.
+Raft has its own simulator (`quorum/`). This model assumes Raft's guarantees, and uses all the freedom that they leave:
+a proposal is committed when it has reached a majority of controllers; an isolated leader assumes for a while that it
+still leads, and its proposals in that time are lost; after a crash of the leader it may be unknown that a proposal was
+committed; members apply committed entries at their own pace; and a snapshot replaces old entries.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Member(Protocol):
     controller_id: int
     process: Process
     applied: int
-    term: int | None  # the one it leads
+    term: int | None  # the term in which it leads; None: it does not lead
 
     def lead(self, term: int) -> None:
-        """Make the member the leader; it has applied all committed entries."""
+        """Make this member the leader. It has applied all committed entries."""
 
     def step_down(self) -> None:
-        """Tell the member that it is no longer the leader."""
+        """Notify the member that it is no longer the leader."""
 
     def apply_committed(self) -> None:
         """Apply the entries that are committed and not applied yet."""
@@ -48,14 +47,14 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the log. An entry without records is the no-op with which a leader starts."""
+    """One entry of the log. An entry without records is the no-op with which a leader begins its term."""
 
     term: int
     records: tuple[MetadataRecord, ...]
 
     @cached_property
     def payload(self) -> bytes:
-        """Return the entry in the form that the network and the log use."""
+        """The entry in the encoding of the network and the log."""
         if not self.records:
             return b""
         batch = MetadataBatch(controller_epoch=self.term, records=self.records)
@@ -79,7 +78,7 @@ class MetadataLog:
         self.leader_id: int | None = None
         self.entries: list[Entry] = []
         self.image = MetadataImage()
-        self.trimmed = 0  # entries below are only in the snapshot
+        self.trimmed = 0  # entries below this index are only in the snapshot
         self.snapshot: bytes = b""
         self.on_committed: list[Callable[[int, Entry], None]] = []
         self._proposals: list[_Proposal] = []
@@ -90,13 +89,12 @@ class MetadataLog:
     def start(self) -> None:
         self._watch()
 
-    # --- proposing -------------------------------------------------------------------------------
+    # --- proposals --------------------------------------------------------------------------------
 
     def propose(self, member: Member, term: int, records: tuple[MetadataRecord, ...]) -> bool:
-        """Append a proposal; return False if this member already knows that it does not lead any
-        more.
+        """Append a proposal. Return False if this member knows already that it no longer leads.
 
-        A proposal of a deposed leader that does not know it is accepted, and never committed.
+        A proposal of a deposed leader that does not know this is accepted, but never committed.
         """
         if term != self.term:
             return not self._knows(member)
@@ -150,10 +148,10 @@ class MetadataLog:
         if member.applied < len(self.entries):
             member.apply_committed()
 
-    # --- leading ---------------------------------------------------------------------------------
+    # --- leadership -------------------------------------------------------------------------------
 
     def _reachable(self, member: Member) -> list[Member]:
-        """Return the members that this one can reach, itself included."""
+        """Return the members that this member can reach, itself included."""
         return [
             other
             for other in self.members.values()
@@ -167,7 +165,7 @@ class MetadataLog:
         return member.process.is_running and 2 * len(self._reachable(member)) > len(self.members)
 
     def _knows(self, member: Member) -> bool:
-        """Return whether entries of the present leader reach this member."""
+        """Return whether entries of the current leader reach this member."""
         if self.leader_id is None or not member.process.is_alive:
             return False
         leader = self.members[self.leader_id]
@@ -177,9 +175,7 @@ class MetadataLog:
         )
 
     def _watch(self) -> None:
-        """Every 50 ms, elect a leader if there is none, and send entries to members that are
-        behind.
-        """
+        """Every 50 ms, elect a leader if there is none, and send entries to members that are behind."""
         now_us = self.scheduler.now_us
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.term == self.term and self.has_majority(leader):
@@ -214,9 +210,7 @@ class MetadataLog:
         candidate.process.deliver(self._lead, candidate, self.term)
 
     def _depose(self, member: Member, deadline_us: int) -> None:
-        """Let the old leader learn of the new term, or step down after it has long had no
-        majority.
-        """
+        """Let the old leader learn of the new term, or step down at `deadline_us` because it has no majority."""
         if (
             member.controller_id == self.leader_id
             or self._knows(member)
@@ -236,10 +230,10 @@ class MetadataLog:
         if wanted != self.leader_id:
             self._elect(wanted)
 
-    # --- snapshots -------------------------------------------------------------------------------
+    # --- snapshots --------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Write a snapshot of what is committed, and drop the entries that it contains."""
+        """Write a snapshot of the committed entries, and delete the entries that the snapshot contains."""
         if self.entries:
             self.trimmed = len(self.entries)
             self.snapshot = snapshot_bytes(self.image)

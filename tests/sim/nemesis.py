@@ -1,4 +1,4 @@
-"""Injects faults that are drawn from the seed, one after the other and at the same time."""
+"""Injects faults that the seed determines. Several faults may be active at the same time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PAUSE_MAX_US = 2_600 * MS
 
 
 class Nemesis:
-    """Injects faults until `stop`; `heal` repairs everything.
+    """Injects faults until `stop`. `heal` repairs everything.
 
-    Faults stay within what the durability of a topic survives. At most one copy of a `replicated`
-    partition may lack bytes at a time (`damaged`). When all machines lose power at once, only
-    `fsync` partitions must survive, and the checks of the others are suspended.
+    Faults stay within the limits that the durability of a topic survives. At most one copy of a `replicated` partition
+    may lack bytes at a time (`damaged`). When all machines lose power at once, only `fsync` partitions must survive,
+    and the checks of the others are suspended.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Nemesis:
             if not controller.process.is_alive:
                 controller.start()
 
-    # --- the loop --------------------------------------------------------------------------------
+    # --- the loop ---------------------------------------------------------------------------------
 
     def _pause(self) -> int:
         return self.scheduler.between(PAUSE_MIN_US, PAUSE_MAX_US)
@@ -106,7 +106,7 @@ class Nemesis:
         self.scheduler.after(self._pause(), self._strike)
 
     def _undamage(self) -> None:
-        """Treat a copy as complete again once it is back in the ISR of all its partitions."""
+        """Treat a broker's copies as complete again when it is in the ISR of all its partitions."""
         image = self.cluster.log.image
         for broker_id in sorted(self.damaged):
             node = self.cluster.brokers[broker_id]
@@ -131,7 +131,7 @@ class Nemesis:
         delay = self.scheduler.between(50 * MS, longest_us)
         self.cluster.brokers[broker_id].restart_later(delay)
 
-    # --- processes and machines ------------------------------------------------------------------
+    # --- processes and machines -------------------------------------------------------------------
 
     def _kill_broker(self) -> None:
         broker_id = self._broker()
@@ -175,13 +175,13 @@ class Nemesis:
         self._restart_later(broker_id)
 
     def _kill_within(self) -> None:
-        """Kill a broker within one of its next disk operations, which may be part of its next start."""
+        """Kill a broker in one of its next disk operations, which may be part of its next start."""
         broker_id = self._broker()
         disk = self.cluster.brokers[broker_id].disk
         disk.doom(self.scheduler.between(1, 80), lambda: self._restart_later(broker_id))
 
     def _kill_then_power(self) -> None:
-        """Kill a process that has unsynced writes, let the next process find them, and then cut the power."""
+        """Kill a process that has unsynced writes, let the next process read them, and then cut the power."""
         broker_id = self._broker()
         node = self.cluster.brokers[broker_id]
 
@@ -236,7 +236,7 @@ class Nemesis:
     def _move_controller(self) -> None:
         self.cluster.log.transfer(self.scheduler.random.choice(sorted(self.cluster.controllers)))
 
-    # --- disks and clocks ------------------------------------------------------------------------
+    # --- disks and clocks -------------------------------------------------------------------------
 
     def _slow_disk(self) -> None:
         node = self.cluster.brokers[self._broker()]
@@ -264,13 +264,15 @@ class Nemesis:
 
     def _jump_clock(self) -> None:
         node = self.cluster.brokers[self._broker()]
-        # The shift is less than message.timestamp.after.max.ms, or all records of producers would be refused.
+        # The jump is less than message.timestamp.after.max.ms. Otherwise all records of producers would be refused.
         node.wall_offset_ms = self.scheduler.random.choice((-1_800_000, 1_800_000))
 
-    # --- the network -----------------------------------------------------------------------------
+    # --- network ----------------------------------------------------------------------------------
 
     def _cut_links(self) -> None:
-        """Cut links in every shape: one node, one direction, halves, a bridge, a ring, a client from its leader."""
+        """Cut links in one of many shapes: one node, one direction, halves, a bridge, a ring, a client from
+        its leader.
+        """
         brokers = sorted(self.cluster.brokers)
         controllers = sorted(self.cluster.controllers)
         servers = brokers + controllers
@@ -291,7 +293,7 @@ class Nemesis:
             _one_way(half, rest),
             _both([some_controller], [n for n in servers if n != some_controller]),
             _both([some_controller], controllers),
-            _both(brokers[:1], brokers[2:]),  # the one in the middle is a bridge
+            _both(brokers[:1], brokers[2:]),  # the broker between them is a bridge
             _both([controllers[0]], [controllers[2]]),
             _both(brokers, controllers),
             _both([one], self.client_ids),

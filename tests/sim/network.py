@@ -1,11 +1,9 @@
-"""A network between numbered nodes: links fail by direction, and messages are delayed, lost or
-duplicated.
+"""A network between numbered nodes. Links fail in one or both directions, and messages are delayed, lost or duplicated.
 
-A single message (`send`) may be lost, duplicated, delayed and overtaken. A `Stream` is a
-connection: its messages arrive in order and without gaps until it breaks. Then each end learns of
-it at a different time, and messages in flight may still arrive at an end that has not learned of
-it. A link that is cut loses what crosses it; streams over it break when their keepalive notices
-(after 1 to 2 s).
+A single message (`send`) may be lost, duplicated, delayed and overtaken. A `Stream` is a connection: its messages
+arrive in order and without gaps until it breaks. Each end learns of the break at a different time, and messages in
+flight may still arrive at an end that has not learned of it. A link that is cut loses the messages on it; the streams
+over the link break when their keepalive finds that (after 1 to 2 s).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class Network:
         self.extra_delay_us: dict[tuple[int, int], int] = {}
         self.loss = 0.0
         self.doubling = 0.0
-        self.reset = 0.0  # chance that a message breaks its stream
+        self.reset = 0.0  # the chance that a message breaks its stream
         self.delay_max_us = 3 * MS
         self._streams: dict[Stream, None] = {}
 
@@ -49,7 +47,7 @@ class Network:
     ) -> None:
         """Send one message, which may get lost.
 
-        It is delivered to the process `target`, if that is still running then.
+        It is delivered to the process `target`, if that process still runs when the message arrives.
         """
         scheduler = self.scheduler
         if target is None or scheduler.chance(self.loss):
@@ -70,9 +68,7 @@ class Network:
             target.deliver(action, *args)
 
     def set_cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Cut exactly these directed links; streams over them break when their keepalive
-        notices.
-        """
+        """Cut exactly these directed links. Streams over these links break when their keepalive finds that."""
         self.cut = set(pairs)
         for stream in list(self._streams):
             if not self.both_ways(stream.ends[0].node_id, stream.ends[1].node_id):
@@ -85,13 +81,13 @@ class Network:
         self._streams.pop(stream, None)
 
     def process_ended(self, process: Process) -> None:
-        """Break the connections of a process that died; the other ends receive resets."""
+        """Break the connections of a process that died. The other ends receive resets."""
         for stream in list(self._streams):
             if process in stream.ends:
                 stream.abort(process)
 
     def process_stalled(self, process: Process, duration_us: int) -> None:
-        """Let a stalled process answer no keepalive."""
+        """Let the keepalives of a stalled process's streams find no response."""
         if duration_us > KEEPALIVE_MIN_US:
             for stream in list(self._streams):
                 if process in stream.ends:
@@ -101,8 +97,7 @@ class Network:
 class Stream:
     """A connection between two processes.
 
-    Each end has a handler for messages, and a handler `closed`, which is called at most once, when
-    the connection ends.
+    Each end has a handler for messages, and a handler `closed`, which is called at most once, when the connection ends.
     """
 
     def __init__(self, network: Network, opener: Process, acceptor: Process) -> None:
@@ -110,8 +105,8 @@ class Stream:
         self.ends = (opener, acceptor)
         self.on_message: list[Callable[[Any], None] | None] = [None, None]
         self.on_closed: list[Callable[[], None] | None] = [None, None]
-        # By end: whether it knows that the connection is over; whether nothing that it sends arrives any more; whether
-        # a message of it was lost on the way.
+        # For each end: whether it knows that the connection has ended; whether none of its messages arrives any more;
+        # whether a message of this end was lost.
         self._is_gone = [False, False]
         self._has_gap = [False, False]
         self._has_lost = [False, False]
@@ -125,7 +120,7 @@ class Stream:
         return not self._is_gone[self.side(process)]
 
     def send(self, sender: Process, message: Any) -> None:
-        """Send a message over the connection, which may lose it silently."""
+        """Send a message over the connection, which may lose the message silently."""
         side = self.side(sender)
         if self._is_gone[side] or self._has_gap[side]:
             return
@@ -141,7 +136,7 @@ class Stream:
         scheduler.at(at, self._arrive, side, message)
 
     def close(self, process: Process) -> None:
-        """Close this end; the other end learns of it later."""
+        """Close this end. The other end learns of it later."""
         side = self.side(process)
         if self._is_gone[side]:
             return
@@ -169,16 +164,14 @@ class Stream:
             network.scheduler.after(delay, self._end, side)
 
     def notice_silence(self) -> None:
-        """Let the keepalive of each end notice the silence, unless the silence has ended by
-        then.
-        """
+        """Let the keepalive of each end check for silence later. If the link works again by then, nothing happens."""
         for side in (0, 1):
             delay = self.network.scheduler.between(KEEPALIVE_MIN_US, KEEPALIVE_MAX_US)
             self.network.scheduler.after(delay, self._check, side)
 
     def _check(self, side: int) -> None:
-        """Run a keepalive of this end; if it finds silence, the connection breaks, and the other
-        end finds it, too.
+        """Run a keepalive of this end. If it gets no response, the connection breaks, and the other end learns of the
+        break later.
         """
         other = self.ends[1 - side]
         reachable = self.network.both_ways(self.ends[0].node_id, self.ends[1].node_id)

@@ -1,4 +1,6 @@
-"""The consumer groups of a simulated run: their members, the faults that hit them, and the check that all recover."""
+"""The consumer groups of a simulated run: their members, the faults of members, and the check that all
+groups recover.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,15 @@ GROUPS_TOPIC: Final = NewTopic(
     configs=(
         ("min.insync.replicas", "2"),
         ("cleanup.policy", "compact"),
-        ("durability", "fsync"),  # as the brokers set it for their own topics
+        ("durability", "fsync"),  # the brokers' default for internal topics
     ),
 )
 
 
 class Observer(Member):
-    """An administrator's tool that sends requests now and then to any broker that claims to coordinate."""
+    """An administrator's tool that sends requests at random times to any broker that is the coordinator by its own
+    metadata.
+    """
 
     async def _live(self) -> None:
         partitions = self.partitions()
@@ -51,7 +55,7 @@ class Observer(Member):
             self._disconnect()
 
     async def leave(self) -> None:
-        """Do nothing: the tool is a member of no group."""
+        """Do nothing, because the tool is no member of a group."""
 
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions that groups may consume."""
@@ -60,7 +64,7 @@ class Observer(Member):
         return [TopicPartition(t.name, s.partition) for t in topics for s in t.partitions]
 
     def read_all(self) -> None:
-        """Read all offsets once more at the end of a run; repeat until there is a response."""
+        """Read all offsets once more at the end of a run. Repeat the read until there is a response."""
         assert self._loop is not None
 
         async def read() -> None:
@@ -78,7 +82,7 @@ class Observer(Member):
 
 
 class Alone(Member):
-    """A consumer that assigns partitions to itself, and commits offsets under a group's name."""
+    """A consumer that assigns partitions to itself, and commits offsets with a group id."""
 
     async def _live(self) -> None:
         self.positions = self.positions or {TopicPartition(TOPICS[0], PartitionIndex(0)): 0}
@@ -86,14 +90,14 @@ class Alone(Member):
         await self.pause(100, 300)
 
     async def leave(self) -> None:
-        """Do nothing: the client is a member of no group."""
+        """Do nothing, because the client is no member of a group."""
 
 
 class Population:
     """All group members of a run, and one observer for each group.
 
-    Each protocol has a group of three members, one of them static. A third group has members of
-    both protocols, and changes its protocol as they come and go.
+    Each protocol has a group of three members, one of them static. A third group has members of both protocols, and
+    changes its protocol as members join and leave.
     """
 
     def __init__(self, cluster: Cluster, history: GroupHistory, *, has_admin: bool = False) -> None:
@@ -137,7 +141,7 @@ class Population:
     def client_ids(self) -> list[int]:
         return [m.client_id for m in (*self.members, *self.observers, *self.admins)]
 
-    # --- what befalls members --------------------------------------------------------------------
+    # --- faults of members ------------------------------------------------------------------------
 
     def _act(self) -> None:
         if self.is_stopped:
@@ -174,7 +178,7 @@ class Population:
         if isinstance(member, ConsumerMember):
             member.resubscribe()
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- end of a run -----------------------------------------------------------------------------
 
     def heal(self) -> None:
         """Start all members again, subscribed to all topics."""
@@ -185,9 +189,7 @@ class Population:
                 member.resubscribe()
 
     def is_settled(self, since_us: int) -> bool:
-        """Check P9: each partition has one owner, which has committed an offset since
-        `since_us`.
-        """
+        """Check P9: each partition has one owner, which has committed an offset since `since_us`."""
         wanted = set(self.observers[0].partitions())
         for group in GROUPS:
             members = [m for m in self.members if m.group_id == group]
@@ -201,7 +203,7 @@ class Population:
         return True
 
     def stop(self) -> None:
-        """Stop all commits; the observers read all offsets once."""
+        """Stop all commits. The observers read all offsets once."""
         for member in (*self.members, *self.observers):
             member.is_stopped = True
         for admin in self.admins:
@@ -219,9 +221,7 @@ class Population:
             member.die()
 
     def suspended_groups(self) -> list[GroupId]:
-        """Return the groups whose partition of `__consumer_offsets` lost more copies than its
-        durability survives.
-        """
+        """Return the groups whose partition of `__consumer_offsets` lost more copies than its durability survives."""
         suspended = self.cluster.invariants.suspended
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
         if topic is None:

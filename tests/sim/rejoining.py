@@ -1,9 +1,8 @@
 """P15 under load: a follower that was killed returns to the ISR while producers continue to write.
 
-The scenario has a topic of its own, with two replicas and min.insync.replicas=1. Without the
-follower, the leader alone is the ISR, so its high watermark is its log end, and the follower is
-always behind it by the round-trip time. The link between the two is so slow that an acknowledgement
-never finds the leader idle.
+The scenario has its own topic, with two replicas and min.insync.replicas=1. Without the follower, the leader alone is
+the ISR, so its high watermark is its log end, and the follower is always behind it by the round-trip time. The link
+between the two brokers is so slow that the leader has always appended new records when an acknowledgement arrives.
 """
 
 from __future__ import annotations
@@ -42,12 +41,10 @@ class Rejoining:
         self._run_until = run_until
 
     def play(self, values: itertools.count[int]) -> None:
-        """Run the scenario on a cluster without faults; the follower must return in time, or P15 is
-        violated.
-        """
+        """Run the scenario on a cluster without faults. If the follower does not return in time, P15 is violated."""
         cluster = self._cluster
         cluster.create_topics(PRESSED)
-        self._run_until(lambda: len(self._isr) == 2, REJOIN_US_MAX, "no topic is created")
+        self._run_until(lambda: len(self._isr) == 2, REJOIN_US_MAX, "the topic is not created")
         state = self._state
         follower = next(b for b in state.replicas if b != state.leader)
         links = ((state.leader, follower), (follower, state.leader))
@@ -67,7 +64,9 @@ class Rejoining:
         node = cluster.brokers[follower]
         node.crash()
         self._run_until(
-            lambda: self._isr == (state.leader,), REJOIN_US_MAX, "a dead follower stays in the ISR"
+            lambda: self._isr == (state.leader,),
+            REJOIN_US_MAX,
+            "a dead follower does not leave the ISR",
         )
         node.start()
         self._run_until(
@@ -79,7 +78,9 @@ class Rejoining:
         for producer in producers:
             producer.is_stopped = True
         self._run_until(
-            lambda: not any(p.is_waiting for p in producers), REJOIN_US_MAX, "a produce hangs"
+            lambda: not any(p.is_waiting for p in producers),
+            REJOIN_US_MAX,
+            "a produce request gets no response",
         )
 
     @property

@@ -1,9 +1,8 @@
-"""P22: an operator restarts the brokers one after the other, and no partition falls below its
-minimum of in-sync replicas.
+"""P22: an operator restarts the brokers one after the other, and no ISR falls below its minimum.
 
-The operator continues when the restarted broker reports that it has caught up, as an orchestrator
-does with a readiness probe. In some restarts the other brokers cannot resolve the broker's name for
-a while, as in a cluster whose name servers cache.
+The operator continues when the restarted broker reports that it has caught up, as an orchestrator does with a readiness
+probe. In some restarts the other brokers cannot resolve the broker's name for a while, as in a cluster whose name
+servers cache.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class RollingRestart:
         self._run_until = run_until
 
     def play(self) -> None:
-        """Run the restart; the cluster must be healthy before and after it."""
+        """Run the restart. The cluster must be healthy before it and after it."""
         for node in self._cluster.brokers.values():
             self._restart(node)
         self._cluster.scheduler.counters["rolling restarts"] += 1

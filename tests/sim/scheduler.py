@@ -1,6 +1,4 @@
-"""Simulated time: one queue of events, one source of randomness, one digest of all that
-happened.
-"""
+"""Simulated time: one queue of events, one source of randomness, and one digest of all events."""
 
 from __future__ import annotations
 
@@ -18,12 +16,10 @@ _Event: TypeAlias = "tuple[int, int, Process | None, Callable[..., None], tuple[
 
 
 class Scheduler:
-    """Runs events in order of time, and those of the same time in the order in which they were
-    scheduled.
+    """Runs events in the order of their times; events with the same time run in the order in which they were scheduled.
 
-    Everything that happens in a run comes from `random` and this queue, so a seed always gives the
-    same run. The `digest` covers each event's time and label: two runs with the same digest were
-    the same.
+    Everything that happens in a run comes from `random` and this queue, so a seed always gives the same run. The
+    `digest` covers the time and the number of each event and the notes: two runs with the same digest were the same.
     """
 
     def __init__(self, seed: int) -> None:
@@ -32,14 +28,14 @@ class Scheduler:
         self.now_us = 0
         self.counters: Counter[str] = Counter()
         self.digest = 0
-        self.recent: deque[str] = deque(maxlen=400)  # what a failing seed prints
+        self.recent: deque[str] = deque(maxlen=400)  # the last notes, which a failing seed prints
         self.is_verbose = False
         self.failure: BaseException | None = None
         self._queue: list[_Event] = []
         self._made = 0
 
     def at(self, time_us: int, action: Callable[..., None], *args: Any) -> None:
-        """Schedule a call at this time, or now if that is past."""
+        """Schedule a call at this time, or now if the time has passed."""
         self._made += 1
         time_us = time_us if time_us > self.now_us else self.now_us
         heapq.heappush(self._queue, (time_us, self._made, None, action, args))
@@ -52,30 +48,28 @@ class Scheduler:
     ) -> None:
         """Deliver a call to a process after a delay.
 
-        Most events are such deliveries, so this method and `run` avoid further calls.
+        Most events are such deliveries, so this method and `run` avoid further function calls.
         """
         self._made += 1
         time_us = self.now_us + delay_us if delay_us > 0 else self.now_us
         heapq.heappush(self._queue, (time_us, self._made, process, action, args))
 
     def between(self, low: int, high: int) -> int:
-        """Draw an integer from `low` to `high`, both included."""
+        """Draw an integer from `low` to `high`, both inclusive."""
         return low + int(self.random.random() * (high - low + 1))
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
     def note(self, text: str) -> None:
-        """Add an event to the digest, and to the lines that are printed if the seed fails."""
+        """Add an event to the digest, and to the lines that a failing seed prints."""
         self.digest = zlib.crc32(f"{self.now_us} {text}".encode(), self.digest)
         self.recent.append(f"{self.now_us / SECOND:9.4f}  {text}")
         if self.is_verbose:
             print(self.recent[-1])
 
     def fail(self, error: BaseException) -> None:
-        """End the seed with this error after the present event, even if other code catches the
-        error.
-        """
+        """End the seed with this error after the current event, even if other code catches the error."""
         if self.failure is None:
             self.failure = error
 
@@ -107,13 +101,13 @@ class Scheduler:
 
 
 class ProcessKilled(BaseException):
-    """A process was killed in the middle of its work; its own code must not catch this."""
+    """A process was killed in the middle of its work. Its own code must not catch this exception."""
 
 
 class Process:
-    """One run of a node.
+    """One process of a node.
 
-    Its timers and messages are dropped when it ends, and wait while it is stopped.
+    Its timers and messages are dropped when it ends, and wait while it is stalled.
     """
 
     def __init__(self, scheduler: Scheduler, node_id: int) -> None:
@@ -128,11 +122,11 @@ class Process:
         return self.is_alive and self.scheduler.now_us >= self.stalled_until_us
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
-        """Start a timer of this process."""
+        """Call `action` as a timer of this process."""
         self.scheduler.deliver_after(delay_us, self, action, args)
 
     def deliver(self, action: Callable[..., None], *args: Any) -> None:
-        """Call the function now, after the stall, or never if the process has ended."""
+        """Call the function now, after the stall if the process is stalled, or never if the process has ended."""
         if not self.is_alive:
             return
         if self.waiting or self.scheduler.now_us < self.stalled_until_us:
@@ -162,7 +156,7 @@ class Process:
             self.waiting.popleft()
 
     def stall(self, duration_us: int) -> None:
-        """Stop the process for a while, as SIGSTOP, a garbage collection or a moved virtual machine does."""
+        """Stop the process for a while, as a SIGSTOP, a garbage collection or a live migration does."""
         self.stalled_until_us = max(self.stalled_until_us, self.scheduler.now_us + duration_us)
 
     def kill(self) -> None:

@@ -1,10 +1,8 @@
-"""An event loop for asyncio on simulated time: production coroutines run as part of one process of
-a seed.
+"""An event loop for asyncio on simulated time: production coroutines run as part of one process of a seed.
 
-It supports just the code that waits on futures, queues, timers and task groups; it has no selector
-and no threads. Its iterations and timers are events of the scheduler, which are delivered through
-its process: they wait while the process is stopped, and are dropped when it is dead. An exception
-that no task handles ends the seed.
+It supports only code that waits for futures, queues, timers and task groups; it has no selector and no threads. Its
+iterations and timers are events of the scheduler, which are delivered through its process: they wait while the process
+is stalled, and are dropped when it has ended. An exception that no task handles ends the seed.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _DRAIN_MAX = 10_000
 
 
 class SimulatedHandle:
-    """A callback that is due now or later; it has the part of asyncio.Handle that is used."""
+    """A callback that is due now or later. It has the part of asyncio.Handle that is used."""
 
     __slots__ = ("args", "callback", "context", "is_cancelled")
 
@@ -46,12 +44,10 @@ class SimulatedHandle:
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose place in a set, such as that of asyncio.TaskGroup, does not depend on its memory
-    address.
-    """
+    """A task whose place in a set, such as that of asyncio.TaskGroup, does not depend on its memory address."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, **arguments: Any) -> None:
-        self._number = number  # set before super().__init__, which puts the task into a set
+        self._number = number  # set before super().__init__, which adds the task to a set
         super().__init__(coro, **arguments)
 
     def __hash__(self) -> int:
@@ -59,7 +55,7 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The event loop of one process; call `close` when the process has ended."""
+    """The event loop of one process. Call `close` when the process has ended."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -77,18 +73,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Return the loop of a process. It has the methods of an event loop that the production code calls."""
         return cls(process)
 
-    # --- what the simulator calls ----------------------------------------------------------------
+    # --- called by the simulator ------------------------------------------------------------------
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine as a task of its own; an exception in it ends the seed."""
+        """Run a coroutine as a new task. An exception in it ends the seed."""
         task = self.create_task(coroutine)
         task.add_done_callback(self._spawned_ended)
         return task
 
     def close(self) -> None:
-        """Cancel and finish the tasks of the dead process, which receive nothing from outside any
-        more.
-        """
+        """Cancel and finish the tasks of the dead process. They receive nothing from outside any more."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -120,8 +114,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._failure = self._failure or leaf
 
     def _turn(self) -> None:
-        """Run the callbacks that were ready when this iteration began; later ones run in the next
-        iteration.
+        """Run the callbacks that were ready when this iteration began. Callbacks that become ready later run in the
+        next iteration.
         """
         self._is_turn_due = False
         ready, process = self._ready, self._process
@@ -155,7 +149,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(before)
 
     def _call(self, handle: SimulatedHandle) -> None:
-        """Run a callback, while this is the running loop."""
+        """Run a callback. This loop must be the running loop."""
         if handle.is_cancelled:
             return
         try:
@@ -168,7 +162,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             failure, self._failure = self._failure, None
             raise failure
 
-    # --- what asyncio calls ----------------------------------------------------------------------
+    # --- called by asyncio ------------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]
         self,
@@ -247,7 +241,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """Return the first cause inside of exception groups."""
+    """Return the first exception inside of exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

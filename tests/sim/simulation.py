@@ -1,4 +1,4 @@
-"""Runs one seed: a cluster, clients and faults. Then all faults are repaired, and everything must work again."""
+"""Runs one seed: a cluster with clients and faults. Then all faults are repaired, and everything must work again."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tests.sim.scheduler import MS, SECOND, Scheduler
 from tests.sim.validating_reader import ValidatingReader
 
 STORM_US = 20 * SECOND
-RECOVERY_US_MAX = 30 * SECOND  # P15: all partitions take writes
-SETTLED_US_MAX = 60 * SECOND  # P9, P15: and groups are stable
-FULL_ISR_US_MAX = 120 * SECOND  # P15: and have their full ISR
+RECOVERY_US_MAX = 30 * SECOND  # P15: time until all partitions accept writes
+SETTLED_US_MAX = 60 * SECOND  # P9, P15: time until groups are stable
+FULL_ISR_US_MAX = 120 * SECOND  # P15: time until all partitions have their full ISR
 START_US_MAX = 20 * SECOND
 OPERATIONS_MIN = 300
 GC_THRESHOLDS = (
     50_000,
     20,
     100,
-)  # a seed makes few cycles, and looking for them took a tenth of its time
+)  # a seed creates few reference cycles, and looking for them took a tenth of its time
 FAULTS_MIN = 8
 
 TOPICS = (
@@ -60,8 +60,8 @@ TOPICS = (
 
 
 class Extra(Enum):
-    """What some seeds have in addition to the workload and the faults of all seeds; each occurs in
-    every seventh seed.
+    """The additions of some seeds to the workload and the faults of all seeds. Each addition is in every
+    seventh seed.
     """
 
     NOTHING = "nothing"
@@ -77,7 +77,7 @@ EXTRAS = tuple(Extra)
 
 
 def seeds_with(extra: Extra, *, below: int) -> range:
-    """Return the seeds below a number that have this extra."""
+    """Return the seeds below a number that have this addition."""
     return range(EXTRAS.index(extra), below, len(EXTRAS))
 
 
@@ -97,7 +97,7 @@ class Result:
 
 
 class Simulation:
-    """One run of a seed. `run` returns the result and raises nothing."""
+    """One run of a seed. `run` returns the result and never raises."""
 
     def __init__(self, seed: int, *, is_verbose: bool = False, storm_us: int = STORM_US) -> None:
         self.scheduler = Scheduler(seed)
@@ -162,7 +162,7 @@ class Simulation:
         finally:
             self._close()
 
-    # --- the acts --------------------------------------------------------------------------------
+    # --- phases -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
         self.cluster.start()
@@ -239,7 +239,7 @@ class Simulation:
             assert self.scheduler.now_us < 10 * self.storm_us, "clients make no progress"
 
     def _recover(self) -> None:
-        """Check P15: after the last fault everything works again, within a bounded time."""
+        """Check P15: after the last fault everything works again within a bounded time."""
         assert self.nemesis is not None
         self.nemesis.heal()
         assert self.admin is not None
@@ -252,7 +252,7 @@ class Simulation:
         self._run_until(
             lambda: all(p.last_success_us > healed_us for p in committing),
             RECOVERY_US_MAX,
-            "a partition takes no writes",
+            "a partition does not accept writes",
         )
         self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
         if self.has_rejoin:
@@ -260,8 +260,8 @@ class Simulation:
             self.topics = (*self.topics, PRESSED)
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
         if self.extra is Extra.ROLL:
-            # A broker that was killed or cut off just before the faults ended may still be about to be fenced, and
-            # then two are away: nobody begins a rolling restart before all brokers have been heard again.
+            # A broker that was killed or cut off just before the faults ended may still be fenced later, and then two
+            # brokers would be down: nobody begins a rolling restart before all brokers have sent heartbeats again.
             self.scheduler.run(max(self.scheduler.now_us, healed_us + SESSION_TIMEOUT_MS * MS))
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
             names = tuple(topic.name for topic in TOPICS)
@@ -313,9 +313,7 @@ class Simulation:
         )
 
     def _is_quiet(self) -> bool:
-        """Return whether no producer waits, and the high watermark of each replica is its log
-        end.
-        """
+        """Return whether no producer waits for a response, and the high watermark of each replica is its log end."""
         for partition in self._partitions():
             ends = set()
             for node in self._replicas(partition):
@@ -369,7 +367,7 @@ class Simulation:
 
 
 def run_seed(seed: int, *, is_verbose: bool = False) -> Result:
-    """Run one seed from its beginning to the final checks."""
+    """Run one seed from its start to the final checks."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

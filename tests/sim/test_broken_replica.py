@@ -1,5 +1,5 @@
-"""When an internal error ends one replica, another replica becomes leader, and the broker still
-serves its other partitions.
+"""When an internal error takes one replica offline, another replica becomes the leader, and the broker still serves its
+other partitions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_a_partition_goes_on_without_a_replica_that_a_bug_ended(broken: int) -> 
     end = stage.log_end(others[0])
     stage.until(lambda: stage.hosted(others[0]).replica.high_watermark > end + 20)
     assert stage.hosted(broken).replica.role is Role.FAILED
-    assert stage.is_live(broken), "its broker serves what else it has"
+    assert stage.is_live(broken), "its broker still serves its other partitions"
     stage.cluster.brokers[broken].crash()
     stage.cluster.brokers[broken].start()
     stage.until(lambda: len(stage.isr) == 3)

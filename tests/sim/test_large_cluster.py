@@ -1,8 +1,7 @@
-"""A cluster of 100 brokers and 2,000 partitions: one broker dies, then the active controller and
-another broker.
+"""A cluster of 100 brokers and 2,000 partitions: one broker dies, then the active controller and another broker.
 
-Times are simulated: they show what the protocol costs, not how fast a machine is. Sizes are real,
-both of the metadata in memory and of each batch that would be sent.
+Times are simulated: they show the cost of the protocol, not the speed of a machine. Sizes are real, both of the
+metadata in memory and of each batch that would be sent.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CHANGES_PER_ENTRY_MAX = 500
 
 
 class LargeCluster:
-    """The cluster, and the records that its metadata log carried."""
+    """The cluster, and the sizes of the entries in its metadata log."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(seed=1)
@@ -68,7 +67,7 @@ class LargeCluster:
         self.changes_max = max(self.changes_max, changes)
 
     def until(self, condition: Callable[[], bool], *, limit_ms: int) -> int:
-        """Run until the condition holds; return how many simulated ms that took."""
+        """Run until the condition is true. Return how many simulated ms that took."""
         began = self.scheduler.now_us
         while not condition():
             passed_ms = (self.scheduler.now_us - began) // MS
@@ -93,7 +92,7 @@ class LargeCluster:
         return True
 
     def all_led(self) -> bool:
-        """Return whether each partition has a live leader that knows that it leads."""
+        """Return whether each partition has a live leader that knows that it is the leader."""
         for state in self.cluster.log.image.partitions():
             node = self.cluster.brokers.get(state.leader)
             if node is None or node.life is None or not node.is_up:

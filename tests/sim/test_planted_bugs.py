@@ -1,4 +1,4 @@
-"""Every planted bug is found: by the seeds, or by the schedule made for it."""
+"""Every planted bug is found, by the seeds or by its directed schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.planted.elsewhere import ELSEWHERE
 from tests.sim.planted.schedules import SCHEDULES
 from tests.sim.simulation import run_seed
 
-OF_THE_LIST = {*range(1, 11), *range(14, 31)}  # 11-13 are about transactions
+OF_THE_LIST = {*range(1, 11), *range(14, 31)}  # 11-13 are in tests/sim/transactions
 BY_CHANCE = [number for number, bug in BUGS.items() if not bug.is_rare]
 
 

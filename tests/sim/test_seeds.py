@@ -73,7 +73,7 @@ def test_a_seed_is_the_same_run_in_every_process(program: str) -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    assert len(digests) == 1, "an order of a set or dict of bytes or strings leaks into the run"
+    assert len(digests) == 1, "the run depends on the order of a set of bytes or strings"
 
 
 @pytest.mark.parametrize("seed", [3, 14])
@@ -85,7 +85,7 @@ def test_a_seed_is_one_run(seed: int) -> None:
 
 
 def test_a_seed_does_not_depend_on_when_garbage_is_collected() -> None:
-    # In this seed a broker shuts down some seconds after a stream to another one was ended.
+    # In this seed a broker shuts down some seconds after a stream to another broker was ended.
     collected = run_seed(400_350)
     gc.disable()
     try:

@@ -1,10 +1,9 @@
-"""A consumer that waits for records at the broker, sends the epoch of the last record it read, and
-looks up offsets by time.
+"""A consumer that waits for records at the broker, sends the epoch of the last record that it has read, and looks up
+offsets by timestamp.
 
-A broker whose log diverges from what the reader has read reports that (KIP-595). Then the reader
-asks the leader where its epoch ends (KIP-320), because a broker that is merely behind reports a
-divergence, too. Only a partition that lost more copies than its durability survives may send its
-readers back.
+A broker whose log diverges from the records that the reader has read reports that (KIP-595). Then the reader asks the
+leader where its epoch ends (KIP-320), because a broker that is only behind reports a divergence, too. Only a partition
+that lost more copies than its durability survives may make its readers go back.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class ValidatingReader(Consumer):
 
     def _validated(self, answer: Response) -> None:
         if answer.offset < 0:
-            self._drop()  # this broker does not know the epoch yet
+            self._drop()  # the broker does not know the epoch yet
             return
         self.scheduler.counters["epochs validated"] += 1
         self._must_validate = False
@@ -125,7 +124,7 @@ class ValidatingReader(Consumer):
                 end_offset=end,
             )
         )
-        self.scheduler.counters["readers sent back"] += 1
+        self.scheduler.counters["readers that had to go back"] += 1
         self.position = end
         self._last_epoch = answer.last_epoch
         self._last_value = -1

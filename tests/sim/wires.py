@@ -1,8 +1,7 @@
-"""The connections of a simulated broker to leaders and controllers, and the heartbeats that it
-sends.
+"""The connections of a simulated broker to leaders and controllers, and the heartbeats that it sends.
 
-Each class has the interface that production code expects of gRPC, on the connections of network.py:
-messages are delayed, connections break, and only keepalives notice that.
+Each class has the interface that production code expects of gRPC, on the connections of network.py: messages are
+delayed, connections break, and only keepalives find that.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     from tests.sim.simulated_loop import SimulatedLoop
 
 HEARTBEAT_US = 250 * MS
-LATE_COPY_CHANCE = 0.02  # chance that a message arrives again, perhaps after its stream has ended
+# The chance that a message arrives again, perhaps after its stream has ended.
+LATE_COPY_CHANCE = 0.02
 _ACCEPTED = "accepted"
 
 
@@ -56,7 +56,7 @@ class Inbox:
         self._wake()
 
     async def get(self) -> Any:
-        """Return the next message; None at the end of the stream."""
+        """Wait for the next message and return it; None at the end of the stream."""
         while not self._messages:
             if self.is_over:
                 return None
@@ -96,7 +96,7 @@ class ToLeader:
 
     async def write(self, request: pb.ReplicateRequest) -> None:
         if self._stream is None or self._inbox.is_over:
-            raise StreamBroken("the leader is gone")
+            raise StreamBroken("the connection to the leader has ended")
         if request.HasField("hello"):
             self._session_id = request.hello.session_id
         self._stream.send(self._life.process, request)
@@ -157,9 +157,9 @@ class FromFollower:
 
     async def write(self, message: bytes) -> None:
         if self._inbox.is_over:
-            raise ConnectionError("the follower is gone")
+            raise ConnectionError("the connection to the follower has ended")
         self._stream.send(self._life.process, message)
-        # The transport takes one message at a time; what is appended meanwhile goes into the next.
+        # The transport sends one message at a time. Records that are appended in this time go into the next message.
         await asyncio.sleep(self._life.scheduler.between(20, 400) / SECOND)
 
     async def serve(self) -> None:
@@ -174,7 +174,7 @@ class FromFollower:
 
 
 class ToPeer:
-    """The end of a transaction link that opens it (a LinkConnection)."""
+    """The end of a transaction link that opens the link (a LinkConnection)."""
 
     def __init__(self, life: BrokerProcess, kind: LinkKind, peer: BrokerId) -> None:
         self._life = life
@@ -196,7 +196,7 @@ class ToPeer:
 
     async def write(self, message: bytes) -> None:
         if self._stream is None or self._inbox.is_over:
-            raise StreamBroken("the peer is gone")
+            raise StreamBroken("the connection to the peer has ended")
         self._stream.send(self._life.process, message)
 
     async def accepted(self) -> None:
@@ -223,11 +223,11 @@ async def call_resolve(
     _port: int,
     request: link_pb.ResolveProducersRequest,
 ) -> link_pb.ResolveProducersResponse:
-    """Send a ResolveProducers request to another broker's coordinators. The caller sets the timeout."""
+    """Send a ResolveProducers request to another broker's coordinators. The caller must set a timeout."""
     node = life.cluster.brokers.get(peer)
     target = node.life if node is not None else None
     if target is None or not target.is_serving:
-        raise StreamBroken("the peer is gone")
+        raise StreamBroken("the peer is down")
     response: asyncio.Future[Any] = life.loop.create_future()
 
     def answered(message: Any) -> None:
@@ -248,7 +248,7 @@ async def call_resolve(
 
 
 class FromPeer:
-    """The end of a transaction link that accepts it (a LinkPeer)."""
+    """The end of a transaction link that accepts the link (a LinkPeer)."""
 
     def __init__(self, life: BrokerProcess, kind: LinkKind, stream: Stream) -> None:
         self._life = life
@@ -270,7 +270,7 @@ class FromPeer:
 
     async def write(self, message: bytes) -> None:
         if self._inbox.is_over:
-            raise ConnectionError("the peer is gone")
+            raise ConnectionError("the connection to the peer has ended")
         self._stream.send(self._life.process, message)
 
     async def serve(self) -> None:
@@ -299,16 +299,18 @@ class ControllerChannels:
     def __init__(self, life: BrokerProcess) -> None:
         self._life = life
 
-    def channel(self, peer: str, host: str, port: int) -> Any:  # of grpc.aio.Channel what is used
+    def channel(
+        self, peer: str, host: str, port: int
+    ) -> Any:  # the used part of a grpc.aio.Channel
         controller_id = int(peer.removeprefix("controller-"))
         return ControllerChannel(self._life, self._life.cluster.controllers[controller_id])
 
     async def close(self) -> None:
-        """Do nothing: the channel ends with the process."""
+        """Do nothing, because the channel ends with the process."""
 
 
 class ControllerChannel:
-    """One channel: a unary call is a single message, and a feed is a connection."""
+    """One channel. A unary call is a single message, and a metadata feed is a connection."""
 
     def __init__(self, life: BrokerProcess, controller: ControllerNode) -> None:
         self._life = life
@@ -360,7 +362,7 @@ def _not_served(path: str, *_: Any, **__: Any) -> Any:
 class FeedCall:
     """A call of MetadataFeed.
 
-    The broker iterates over it, and cancels it when another controller is a better source.
+    The broker iterates over the call, and cancels it when another controller is a better source.
     """
 
     def __init__(
@@ -415,9 +417,7 @@ class FeedCall:
 
 
 class Beats:
-    """The simulated form of HeartbeatThreads: a stream of heartbeats to each controller, beside the
-    event loop.
-    """
+    """The simulated HeartbeatThreads: a stream of heartbeats to each controller, independent of the event loop."""
 
     def __init__(self, life: BrokerProcess, heartbeat: Heartbeat) -> None:
         self._life = life
@@ -426,7 +426,9 @@ class Beats:
         self._scheduler = life.scheduler
         self._network = life.network
         self._streams: dict[int, tuple[Stream, SentBeats]] = {}
-        self._sent_us: dict[int, int] = {}  # simulated time, by beat
+        self._sent_us: dict[
+            int, int
+        ] = {}  # simulated send time by sequence number of the heartbeat
 
     def start(self) -> None:
         for controller_id in sorted(self._life.cluster.controllers):

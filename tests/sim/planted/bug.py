@@ -15,12 +15,11 @@ Plant = Callable[[ExitStack], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """A rule of the production code, and the patch `plant` that removes it.
+    """A rule of the production code, and the patch `plant` that removes the rule.
 
-    One of `seeds` finds the bug, unless `is_rare` is set: then a directed schedule finds it
-    instead. `found_by` is the seed that found it when `python -m tests.sim --planted` last ran. It is
-    tried first, to save the time of the seeds before it; a change of the simulator or of production
-    code may make it another one.
+    One of `seeds` finds the bug, unless `is_rare` is set: then a directed schedule finds it instead. `found_by` is the
+    seed that found the bug when `python -m tests.sim --planted` last ran. It is tried first, to save time; after a
+    change of the simulator or of production code another seed may find the bug.
     """
 
     number: int
@@ -32,7 +31,7 @@ class Bug:
 
     @property
     def seeds_in_order(self) -> Iterable[int]:
-        """The seeds, with the one that found it last at the beginning."""
+        """The seeds, beginning with the one that found the bug last."""
         return self.seeds if self.found_by is None else (self.found_by, *self.seeds)
 
     @contextmanager

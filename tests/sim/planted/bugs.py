@@ -1,7 +1,4 @@
-"""The planted bugs that the simulator finds.
-
-Each function below patches one rule out of the production code.
-"""
+"""The planted bugs that the simulator finds. Each function below patches one rule out of the production code."""
 
 from __future__ import annotations
 
@@ -253,9 +250,13 @@ BUGS = {
     for bug in (
         Bug(number=1, name="ack before replication", plant=_ack_before_replication),
         Bug(number=2, name="HW = leader's log end", plant=_watermark_is_the_leaders_end),
-        Bug(number=3, name="follower does not cut by epoch", plant=_no_cut_by_epoch, found_by=2),
-        Bug(number=4, name="follower cuts to its HW", plant=_cut_to_the_watermark, found_by=22),
-        Bug(number=5, name="unclean leader from out of ISR", plant=_unclean_leader),
+        Bug(
+            number=3, name="follower does not truncate by epoch", plant=_no_cut_by_epoch, found_by=2
+        ),
+        Bug(
+            number=4, name="follower truncates to its HW", plant=_cut_to_the_watermark, found_by=22
+        ),
+        Bug(number=5, name="leader elected from outside the ISR", plant=_unclean_leader),
         Bug(
             number=6,
             name="ISR change not fenced by epoch",
@@ -264,15 +265,25 @@ BUGS = {
         ),
         Bug(
             number=9,
-            name="dedup state lost at leader change",
+            name="producer state lost at leader change",
             plant=_sequences_lost_at_leader_change,
             found_by=1,
         ),
-        Bug(number=10, name="dedup window of 1", plant=_window_of_one, found_by=1),
-        Bug(number=15, name="wall clock for leases", plant=_lease_by_wall_clock, found_by=3),
+        Bug(
+            number=10,
+            name="producer state has only the last batch",
+            plant=_window_of_one,
+            found_by=1,
+        ),
+        Bug(
+            number=15,
+            name="lease measured by the wall clock",
+            plant=_lease_by_wall_clock,
+            found_by=3,
+        ),
         Bug(
             number=16,
-            name="snapshot applied over newer state",
+            name="old snapshot applied over newer state",
             plant=_older_snapshot_applied,
             is_rare=True,
         ),
@@ -284,7 +295,7 @@ BUGS = {
         ),
         Bug(
             number=22,
-            name="power-lost replica stays in ISR",
+            name="replica stays in ISR after a power loss",
             plant=_power_loss_stays_in_sync,
             is_rare=True,
         ),
@@ -313,8 +324,13 @@ BUGS = {
             plant=_repeat_answered_at_once,
             found_by=6,
         ),
-        Bug(number=30, name="lease tested at arrival", plant=_gate_at_arrival, is_rare=True),
-        Bug(  # not in the original list of bugs: found while the simulator was written
+        Bug(
+            number=30,
+            name="lease checked when the request arrives",
+            plant=_gate_at_arrival,
+            is_rare=True,
+        ),
+        Bug(  # not in the original list: a bug that the simulator found
             number=31,
             name="refused ISR proposal forgotten",
             plant=_refused_proposal_forgotten,

@@ -54,19 +54,23 @@ DISK_BUGS = (
     Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked, found_by=5),
     Bug(  # the in-memory storage often keeps what a failed sync did not write, so few seeds find it
         number=18,
-        name="retry after a failed fsync",
+        name="write again after a failed fsync",
         plant=_failed_sync_tried_again,
         is_rare=True,
     ),
     Bug(
         number=70,
-        name="what a start finds counts as synced",
+        name="bytes found at a start count as synced",
         plant=_durable_to_its_end_when_opened,
     ),
     Bug(
         number=71,
-        name="old recovery point written during a cut",
+        name="old recovery point written during a truncation",
         plant=_old_recovery_point_written_during_a_cut,
     ),
-    Bug(number=72, name="directory not synced at a roll", plant=_directory_not_synced_at_a_roll),
+    Bug(
+        number=72,
+        name="directory not synced at a new segment",
+        plant=_directory_not_synced_at_a_roll,
+    ),
 )

@@ -1,7 +1,5 @@
-"""The planted bugs that tests outside of the simulator find.
-
-They are those of the metadata quorum, which the simulator replaces by a model, and number 41. (Bugs
-17 and 18 are found here and by tests.unit.log.test_planted_bugs.)
+"""The planted bugs that tests outside of the simulator find: those of the metadata quorum, which the simulator replaces
+by a model, and number 41. (The simulator and tests.unit.log.test_planted_bugs both find bugs 17 and 18.)
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTest:
-    """A planted bug and where it is tested.
+    """A planted bug, and the test that finds it.
 
-    The function `plant` in `module` removes the rule, and a test in that module shows that the test
-    named for this bug then fails.
+    The function `plant` in `module` removes the rule. A test in that module shows that the test named for this bug then
+    fails.
     """
 
     number: int
@@ -45,7 +43,7 @@ ELSEWHERE = {
         ),
         (  # a follower whose lane changes too often still joins the ISR
             41,
-            "a partition back in the hot lane is judged at once",
+            "a partition back in the hot lane may leave it at once",
             "tests.unit.replication.test_planted_bugs",
             "judged_when_back_in_the_hot_lane",
         ),

@@ -1,7 +1,7 @@
-"""Schedules for the planted bugs that random faults rarely trigger.
+"""Schedules for the planted bugs that random faults rarely find.
 
-A schedule is a function that arranges certain events and checks what follows. Without the bug it
-passes; with the bug planted it must fail. `SCHEDULES` maps the number of each bug to its schedule.
+A schedule is a function that arranges certain events and checks their consequences. Without the bug it passes; with the
+bug planted it must fail. `SCHEDULES` maps the number of each bug to its schedule.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from tests.sim.scheduler import SECOND, Process
 
 
 def late_copy_of_an_isr_expansion() -> None:
-    """Broker 3 leaves the ISR, joins it and leaves it again; then a copy of the AlterPartition
-    request that let it join arrives. It must be refused."""
+    """Broker 3 leaves the ISR, joins it and leaves it again. Then a copy of the AlterPartition request that let it join
+    arrives. The controller must refuse the copy.
+    """
     stage = Stage()
     stage.produce()
     stage.cut_off(3, (1, 2))
@@ -48,13 +49,13 @@ def late_copy_of_an_isr_expansion() -> None:
     stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5)
     join.deliver()
     stage.run(1_000)
-    assert stage.isr == (1, 2), "a proposal of an older partition epoch was taken"
+    assert stage.isr == (1, 2), "a proposal of an older partition epoch was accepted"
 
 
 def expansion_that_names_a_lost_life() -> None:
-    """A proposal that broker 3 joins the ISR is still under way when that broker loses power and
-    restarts. The proposal names the broker epoch from before the power loss, so it must be
-    refused."""
+    """A proposal that broker 3 joins the ISR is still in transit when that broker loses power and restarts. The
+    proposal names the broker epoch from before the power loss, so the controller must refuse it.
+    """
     stage = Stage()
     producer = stage.produce()
     stage.cut_off(3, (1, 2))
@@ -75,13 +76,13 @@ def expansion_that_names_a_lost_life() -> None:
     assert stage.state.leader == 1, "the schedule took too long"
     next(copy for copy in proposals if copy.adds(3)).deliver()
     stage.run(100)
-    assert 3 not in stage.isr, "a proposal that names an earlier life was taken"
+    assert 3 not in stage.isr, "a proposal that names an earlier broker epoch was accepted"
 
 
 def ack_of_a_lost_life() -> None:
-    """An acknowledgement that broker 3 sent before it lost power reaches the leader after broker
-    3 has restarted and attached again. It must not count, because the records that it
-    acknowledges are lost."""
+    """An acknowledgement that broker 3 sent before it lost power reaches the leader after broker 3 has restarted and
+    attached again. It must not count, because the records that it acknowledges are lost.
+    """
     stage = Stage()
     producer = stage.produce()
     stage.until(lambda: stage.log_end(3) > 20)
@@ -100,7 +101,7 @@ def ack_of_a_lost_life() -> None:
     )
     stage.lose_power(3, keep=end - 10)
     stage.cluster.brokers[3].start()
-    stage.cluster.network.extra_delay_us[(1, 3)] = 800_000  # Data comes late
+    stage.cluster.network.extra_delay_us[(1, 3)] = 800_000  # Data messages arrive late
     stage.until(lambda: _attached(stage) not in (None, session))
     stage.step(1, ack)
     assert stage.log_end(3) < end - 5, "the schedule took too long"
@@ -111,10 +112,11 @@ def ack_of_a_lost_life() -> None:
 
 
 def expansion_that_is_refused_for_now() -> None:
-    """Broker 3 is fenced when the leader proposes that it joins the ISR; a copy of the proposal
-    arrives later. The leader must not forget the refused proposal: the late copy would add a
-    replica that lacks records which became visible meanwhile. Nor may the high watermark wait
-    for that replica for ever."""
+    """Broker 3 is fenced when the leader proposes that it joins the ISR; a copy of the proposal arrives later.
+
+    The leader must not discard the refused proposal: the late copy would add a replica that lacks records which became
+    visible in the meantime. The high watermark must not wait for that replica for ever, either.
+    """
     stage = Stage()
     stage.produce()
     stage.cut_off(3, (1, 2))
@@ -128,14 +130,14 @@ def expansion_that_is_refused_for_now() -> None:
     stage.life(3).process.stall(8 * SECOND)
     stage.cluster.network.process_stalled(stage.life(3).process, 8 * SECOND)
     stage.until(lambda: stage.cluster.log.image.brokers[BrokerId(3)].fenced)
-    stage.held.clear()  # the leader asks again, and is refused
+    stage.held.clear()  # the leader proposes again, and is refused
     shown = stage.hosted(1).replica.high_watermark
     stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5, limit_ms=4_000)
     stage.cut_off(3, (1, 2))
     stage.until(lambda: stage.is_live(3))
     late.deliver()
     stage.run(200)
-    assert stage.isr == (1, 2), "a proposal that was withdrawn was taken"
+    assert stage.isr == (1, 2), "a proposal that was withdrawn was accepted"
 
 
 def _attached(stage: Stage) -> FollowerSession | None:
@@ -144,9 +146,10 @@ def _attached(stage: Stage) -> FollowerSession | None:
 
 
 def cut_to_the_epochs_end() -> None:
-    """Broker 2 has more records than the new leader, and a high watermark that is behind the
-    acknowledged records (KIP-101). It must truncate the records that the new leader lacks, and
-    nothing below: it is in the ISR, and may be elected next."""
+    """Broker 2 has more records than the new leader, and a high watermark that is behind the acknowledged records
+    (KIP-101). It must truncate the records that the new leader lacks, and nothing below them: it is in the ISR, and may
+    be elected next.
+    """
     stage = Stage(replicas=(1, 3, 2))
     stage.produce()
 
@@ -168,19 +171,20 @@ def cut_to_the_epochs_end() -> None:
         )
     )
     shown = first().high_watermark
-    stage.cut_off(1, (2, 3))  # messages that are on their way are lost, too
+    stage.cut_off(1, (2, 3))  # messages in transit are lost, too
     stage.cluster.brokers[1].crash()
     stage.until(lambda: third().role is Role.LEADER)
     more = second().log_end
     assert more > third().log_end
-    # The new leader may fill the log again within a millisecond.
+    # The new leader may send new records within a millisecond.
     stage.until(lambda: second().log_end < more, step_us=20)
     assert second().log_end >= shown
 
 
 def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
-    """A leader whose ISR is below min.insync.replicas must not advance its high watermark.
-    Otherwise a replica in the ELR (KIP-966) that becomes leader would lack visible records."""
+    """A leader whose ISR is below min.insync.replicas must not advance its high watermark. Otherwise a replica in the
+    ELR (KIP-966) that becomes the leader would lack visible records.
+    """
     stage = Stage()
     stage.produce(acks=1)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
@@ -197,10 +201,8 @@ def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
 
 
 def snapshot_of_a_controller_that_was_behind() -> None:
-    """The metadata feed delivers a snapshot that is older than the metadata of the receiving
-    broker.
-
-    The broker must ignore it.
+    """The metadata feed delivers a snapshot that is older than the metadata of the receiving broker. The broker must
+    ignore it.
     """
     stage = Stage()
     producer = stage.produce()
@@ -227,9 +229,8 @@ def snapshot_of_a_controller_that_was_behind() -> None:
 
 
 def feed_that_leaves_entries_out() -> None:
-    """The metadata feed of a broker skips an entry.
-
-    The broker must end this feed, and read the missing entry from another controller's feed.
+    """The metadata feed of a broker skips an entry. The broker must end this feed, and read the missing entry from
+    another controller's feed.
     """
     stage = Stage()
     log, broker = stage.cluster.log, stage.life(1).broker
@@ -246,8 +247,9 @@ def feed_that_leaves_entries_out() -> None:
 
 
 def leader_whose_heartbeats_are_answered_late() -> None:
-    """The controllers' heartbeat responses take up to 3 s, and then stop. The lease of the
-    broker must count from the time when it sent the heartbeats, not from the responses."""
+    """The controllers' heartbeat responses take up to 3 s, and then stop. The lease of the broker must count from the
+    time when it sent the heartbeats, not from the responses.
+    """
     stage = Stage()
     stage.produce(acks=1)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
@@ -260,8 +262,9 @@ def leader_whose_heartbeats_are_answered_late() -> None:
 
 
 def answer_that_was_allowed_before_a_stall() -> None:
-    """The machine of a leader stalls after the records of a fetch were read and before the
-    response is sent. The lease expires meanwhile, so the records must not be sent."""
+    """The machine of a leader stalls after the records of a fetch were read and before the response is sent. The lease
+    expires in this time, so the records must not be sent.
+    """
     stage = Stage()
     stage.produce()
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
@@ -271,7 +274,8 @@ def answer_that_was_allowed_before_a_stall() -> None:
     stream.on_message[0] = responses.append
     call = FetchCall(call_id=1, partition=stage.partition, offset=0, leader_epoch=-1)
     life.loop.spawn(life.clients.fetch(stream, call))
-    stage.scheduler.run(stage.scheduler.now_us + 2)  # it is read, and not written yet
+    # The records are read, but the response is not written yet.
+    stage.scheduler.run(stage.scheduler.now_us + 2)
     life.process.stall(4 * SECOND)
     stage.run(6_000)
     assert ErrorCode.NONE not in [response.error_code for response in responses]
@@ -279,9 +283,10 @@ def answer_that_was_allowed_before_a_stall() -> None:
 
 
 def power_lost_by_the_only_other_member() -> None:
-    """While the ISR is below min.insync.replicas, broker 2 loses records in a power loss. It may
-    not be elected any more. Had its process only been killed, it would stay in the ELR (KIP-966)
-    and might lead when broker 1 dies."""
+    """While the ISR is below min.insync.replicas, broker 2 loses records in a power loss, so it must not be elected any
+    more. If its process had only been killed, it would stay in the ELR (KIP-966) and might be elected when broker 1
+    dies.
+    """
     stage = Stage()
     producer = stage.produce()
     stage.cut_off(3, (1, 2))
@@ -297,19 +302,18 @@ def power_lost_by_the_only_other_member() -> None:
     stage.cluster.brokers[1].crash()
     stage.until(lambda: stage.cluster.log.image.brokers[BrokerId(1)].fenced)
     stage.run(2_000)
-    assert stage.state.leader == -1, "a replica that lost acknowledged records leads"
+    assert stage.state.leader == -1, "a replica that lost acknowledged records is the leader"
     stage.cluster.brokers[1].start()
     stage.until(lambda: stage.state.leader == 1)
 
 
 def coordinator_that_is_cut_off() -> None:
-    """A group coordinator's broker is cut off from all nodes except an admin client, and offset
-    commits continue at the new coordinator.
+    """A group coordinator's broker is cut off from all nodes except an admin client, and offset commits continue at the
+    new coordinator.
 
-    The old coordinator may answer OffsetFetch until the broker's lease expires, and must refuse it
-    from then on. The group has no members, only a client that commits offsets: the old coordinator
-    would try to remove members that it does not hear of, fail to write that, and stop answering for
-    that reason.
+    The old coordinator may answer OffsetFetch until the broker's lease expires, and must refuse it afterwards. The
+    group has no members, only a client that commits offsets: if it had members, the old coordinator would try to remove
+    those that send no heartbeats, fail to write that, and stop answering for that reason.
     """
     stage = Stage(has_groups=True)
     history = GroupHistory()
@@ -326,7 +330,9 @@ def coordinator_that_is_cut_off() -> None:
     tool.start()
     stage.until(lambda: member.last_commit_us > moved_us)
     stage.run(6_000)
-    assert stage.life(old).image.offset < stage.cluster.log.image.offset, "it must not know"
+    assert stage.life(old).image.offset < stage.cluster.log.image.offset, (
+        "the old coordinator must not know of the new one"
+    )
     found = check_groups(history, observers=[tool.name], staleness_us=LEASE_US_MAX)
     for client in (member, tool):
         client.die()
@@ -335,9 +341,10 @@ def coordinator_that_is_cut_off() -> None:
 
 
 def coordinator_that_cannot_write() -> None:
-    """The leader of the coordinator's partition loses its followers: its appends wait, then time
-    out, and the coordinator loads its state again. The waiting records may be committed later,
-    so the load must not complete without them."""
+    """The leader of the coordinator's partition loses its followers: its appends wait, then time out, and the
+    coordinator loads its state again. The waiting records may be committed later, so the load must not complete without
+    them.
+    """
     stage = Stage(has_groups=True)
     history = GroupHistory()
     member = Alone(stage.cluster, history, 301, CLASSIC)
@@ -350,7 +357,9 @@ def coordinator_that_cannot_write() -> None:
     stage.cut_off(leader, [broker for broker in (1, 2, 3) if broker != leader])
     stage.run(8_000)
     assert stage.coordinator_of(CLASSIC) == leader, "the schedule took too long"
-    assert stage.scheduler.counters["coordinator loads"] == loads, "it knows less than its log"
+    assert stage.scheduler.counters["coordinator loads"] == loads, (
+        "the coordinator loaded less than its log contains"
+    )
     joined_us = stage.scheduler.now_us
     stage.join()
     stage.until(lambda: member.last_commit_us > joined_us)
@@ -363,8 +372,9 @@ def coordinator_that_cannot_write() -> None:
 
 
 def delete_whose_leader_dies_at_once() -> None:
-    """The leader dies right after it has confirmed a DeleteRecords request. The records must
-    stay deleted under the next leader."""
+    """The leader dies right after it has confirmed a DeleteRecords request. The records must stay deleted under the
+    next leader.
+    """
     stage = Stage()
     producer = stage.produce()
     stage.until(lambda: stage.log_end(1) > 50)
@@ -372,9 +382,9 @@ def delete_whose_leader_dies_at_once() -> None:
     stage.run(2_000)
     assert stage.state.leader == 1
     stage.cluster.network.extra_delay_us[(1, 2)] = 300_000
-    answered = stage.scheduler.counters["deletes answered"]
+    answered = stage.scheduler.counters["deletes acknowledged"]
     stage.life(1).delete_records(stage.hosted(1), -1)
-    stage.until(lambda: stage.scheduler.counters["deletes answered"] > answered, limit_ms=2_000)
+    stage.until(lambda: stage.scheduler.counters["deletes acknowledged"] > answered, limit_ms=2_000)
     stage.cluster.brokers[1].crash()
     stage.cluster.network.extra_delay_us.clear()
     stage.until(lambda: stage.state.leader == 2)
@@ -384,9 +394,9 @@ def delete_whose_leader_dies_at_once() -> None:
 
 
 def durability_that_changes_under_load() -> None:
-    """A topic changes to `durability=fsync` under load. The leader applies it at once; its
-    followers, whose disks are slow, learn of it later. From the change on, the leader may count
-    only what a replica has synced."""
+    """A topic changes to `durability=fsync` under load. The leader applies the change at once; its followers, whose
+    disks are slow, learn of it later. From the change on, the leader may count only what a replica has synced.
+    """
     stage = Stage()
     stage.produce(pace_ms=5)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
@@ -406,9 +416,10 @@ def durability_that_changes_under_load() -> None:
 
 
 def checkpoint_while_a_log_is_cut() -> None:
-    """Broker 1 writes its checkpoints while a truncation has already cut the files and the log
-    object does not know it yet. What was synced above the cut is gone, so the recovery point
-    must not be above the cut: the next process would not verify those bytes."""
+    """Broker 1 writes its checkpoints when a truncation has already truncated the files, but the log object does not
+    know that yet. The bytes above the truncation offset are gone, so the recovery point must not be above it: the next
+    process would not verify those bytes.
+    """
     stage = Stage()
     producer = stage.produce(acks=1)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
@@ -426,7 +437,7 @@ def checkpoint_while_a_log_is_cut() -> None:
     stage.until(lambda: stage.state.leader != 1)
     stage.cluster.brokers[1].sync_max_us = 2 * SECOND
     stage.join()
-    stage.until(lambda: stage.checkpointed(1) < vouched)  # the files are cut next
+    stage.until(lambda: stage.checkpointed(1) < vouched)  # the files are truncated next
     assert log.log_end_offset == vouched, "the schedule took too long"
     _write_checkpoint(directory)
     stage.cluster.brokers[1].crash()
@@ -442,9 +453,9 @@ def _write_checkpoint(directory: LogDirectory) -> None:
 
 
 def disk_that_fails_and_works_again() -> None:
-    """A sync on broker 3 fails, and the disk works again before the broker restarts. Nobody
-    knows which bytes the failed sync did not write, even if the next process can read them all.
-    The restart must count as a power loss."""
+    """A sync on broker 3 fails, and the disk works again before the broker restarts. It is unknown which bytes the
+    failed sync did not write, even if the next process can read them all. So the restart must count as a power loss.
+    """
     stage = Stage(durability="fsync")
     stage.produce()
     stage.until(lambda: stage.log_end(3) > 10)
@@ -458,7 +469,7 @@ def disk_that_fails_and_works_again() -> None:
     broker = stage.life(3).broker
     assert broker is not None
     found = broker.directory.restart_class
-    assert found is RestartClass.POWER, "a failed sync is forgotten"
+    assert found is RestartClass.POWER, "the restart does not know of the failed sync"
     stage.until(lambda: stage.is_live(3) and len(stage.isr) == 3)
 
 

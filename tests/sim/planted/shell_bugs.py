@@ -1,6 +1,5 @@
-"""Planted bugs of the broker's code that does I/O.
-
-They are in replication streams, disk work, heartbeats, leases, registration and the metadata feed.
+"""Planted bugs of the broker's code that does I/O: replication streams, disk work, heartbeats, leases, registration and
+the metadata feed.
 """
 
 from __future__ import annotations
@@ -101,11 +100,11 @@ SHELL_BUGS = (
     Bug(number=80, name="credit lost", plant=_credit_lost),
     Bug(
         number=83,
-        name="registration of an older life taken",
+        name="registration of an earlier process accepted",
         plant=_registration_of_an_older_life,
         found_by=3,
     ),
-    Bug(number=84, name="gap in the metadata feed swallowed", plant=_gap_in_the_feed, is_rare=True),
+    Bug(number=84, name="gap in the metadata feed accepted", plant=_gap_in_the_feed, is_rare=True),
     Bug(
         number=85,
         name="lease counted from the response",
@@ -113,13 +112,22 @@ SHELL_BUGS = (
         is_rare=True,
     ),
     Bug(number=87, name="acknowledged before the sync", plant=_acknowledged_before_the_sync),
-    Bug(number=89, name="produce passes the gate unseen", plant=_produce_past_the_gate, found_by=6),
-    Bug(number=92, name="watermark without data lost", plant=_watermark_without_data_lost),
+    Bug(
+        number=89,
+        name="produce response passes the gate unchecked",
+        plant=_produce_past_the_gate,
+        found_by=6,
+    ),
+    Bug(
+        number=92,
+        name="high watermark without records not sent",
+        plant=_watermark_without_data_lost,
+    ),
     Bug(number=93, name="acknowledgement lost", plant=_acknowledgement_lost, found_by=24),
     Bug(
         number=95,
         name="ISR proposed with an older broker epoch",
         plant=_epoch_of_an_older_life_in_proposals,
     ),
-    Bug(number=99, name="cut told before it is done", plant=_cut_told_before_it_is_done),
+    Bug(number=99, name="truncation reported before it is done", plant=_cut_told_before_it_is_done),
 )

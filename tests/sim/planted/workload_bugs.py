@@ -1,6 +1,4 @@
-"""Planted bugs that only seeds with certain clients or faults can find: see `Extra` in
-simulation.py.
-"""
+"""Planted bugs that only seeds with certain clients or faults can find (`Extra` in simulation.py)."""
 
 from __future__ import annotations
 
@@ -84,15 +82,15 @@ WORKLOAD_BUGS = (
     _bug(
         112, "a record without a key in a compacted topic", _record_without_key_taken, Extra.BATCHES
     ),
-    _bug(113, "compaction takes all keys for one", _all_keys_are_one, Extra.BATCHES),
-    _bug(114, "a producer id is given twice", _producer_id_given_twice, Extra.BATCHES),
-    _bug(116, "a disk with room again stays full", _full_disk_stays_full, Extra.FULL_DISKS),
+    _bug(113, "compaction treats all keys as one", _all_keys_are_one, Extra.BATCHES),
+    _bug(114, "a producer id is assigned twice", _producer_id_given_twice, Extra.BATCHES),
+    _bug(116, "a disk with free space again stays full", _full_disk_stays_full, Extra.FULL_DISKS),
     _bug(117, "the mark of a damaged log is not read", _damage_mark_not_read, Extra.DAMAGE, 40),
-    _bug(118, "a log put aside never comes back", _stray_never_comes_back, Extra.DAMAGE, 26),
+    _bug(118, "a stray log is never restored", _stray_never_comes_back, Extra.DAMAGE, 26),
     _bug(119, "ready before it has caught up", _ready_before_it_caught_up, Extra.ROLL),
     _bug(
         120,
-        "a coordinator loads without a look at the CRC",
+        "a coordinator loads without checking CRCs",
         _coordinator_reads_damage,
         Extra.DAMAGE,
         138,

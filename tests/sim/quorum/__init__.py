@@ -1,3 +1,1 @@
-"""The simulator of the metadata quorum: production voters on a simulated clock, disk and
-network.
-"""
+"""The simulator of the metadata quorum: production voters on a simulated clock, disk and network."""

@@ -1,4 +1,6 @@
-"""`python -m tests.sim.quorum --seeds 500` runs chaos seeds, prints those that fail and counts the faults."""
+"""`python -m tests.sim.quorum --seeds 500` runs seeds with faults, prints the seeds that fail, and counts
+the faults.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.sim.quorum.chaos import Chaos
 
 
 def main() -> int:
-    """Return 0 when every seed passed."""
+    """Run the seeds that the arguments name. Return 0 if every seed passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Runs voters under random faults drawn from a seed; the oracle checks what they do."""
+"""Runs voters under random faults that a seed determines. The oracle checks what the voters commit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ class ChaosResult:
 
 
 class Chaos:
-    """One run under faults: clients propose entries all the time, and a fault happens about every
-    second.
-    """
+    """One run under faults: clients propose entries all the time, and a fault happens about every second."""
 
     def __init__(self, seed: int, *, duration_s: float = 30.0, voters: int = 3) -> None:
         self.seed = seed
@@ -61,7 +59,7 @@ class Chaos:
         )
 
     def _commit(self) -> None:
-        """Commit entries on the healed cluster; try again if a stale leader took them and stepped
+        """Commit entries on the healed cluster. Try again if a stale leader accepted the first ones and then stepped
         down.
         """
         world = self.world
@@ -146,9 +144,7 @@ class Chaos:
         self.world.power_cut(node_id)
 
     def _stop_in_job(self, node_id: int) -> None:
-        """Interrupt the next write of a voter's log or snapshot, mostly by a kill, else by a power
-        cut.
-        """
+        """Interrupt the next write of a voter's log or snapshot, mostly by a kill, otherwise by a power cut."""
         world, rng = self.world, self.random
         node = world.nodes[node_id]
         queue = node.snapshot_queue if rng.random() < 0.3 else node.queue
@@ -179,11 +175,11 @@ class Chaos:
         disk.fail = fail
 
     def _deaths(self) -> list[tuple[int, str]]:
-        """Return the deaths that no injected failure explains."""
+        """Return the deaths of processes that no injected failure explains."""
         return [death for death in self.world.deaths if "injected" not in death[1]]
 
     def _wipe(self) -> None:
-        """Wipe at most one voter at a time: all others must have joined."""
+        """Wipe a voter, unless another voter is down or has not joined yet: only one may be wiped at a time."""
         world = self.world
         node_id = self.random.choice(world.voters)
         others = [world.nodes.get(peer_id) for peer_id in world.voters if peer_id != node_id]
@@ -206,8 +202,8 @@ class Chaos:
                 self._restart(node_id)
 
     def _end_broken(self, node_id: int) -> None:
-        """End a voter whose disk call failed: by a power cut, or by a kill, after which it may read
-        bytes that are not on the disk.
+        """End a voter whose disk call failed, by a power cut or by a kill. After a kill the next process may read bytes
+        that are not on the disk.
         """
         if self.random.random() < 0.5:
             self.world.power_cut(node_id)
@@ -220,7 +216,7 @@ class Chaos:
         truncated = disk.calls["truncate"]
         try:
             check_opened(self.world.start(node_id))
-        except OSError:  # the disk fails while it is opened: the process ends and is started again
+        except OSError:  # the disk failed while it was opened; the process is started again later
             self._count("failed start")
         else:
             self._count("restart")

@@ -1,8 +1,8 @@
 """Checks what the voters committed, with knowledge that no voter has.
 
-The first node that applies an offset defines its entry and digest, and every other node must agree.
-All acknowledged entries must stay in the log, and a term has one leader. A read must have seen
-everything that any leader acknowledged before the read arrived.
+The first node that applies an offset defines its entry and digest, and every other node must agree. All acknowledged
+entries must stay in the log, and a term has one leader. A read must have seen everything that any leader acknowledged
+before the read arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DURABLE_FILES = ("log-", "vote", "snapshot-", "identity")
 
 
 class OracleError(AssertionError):
-    """A voter broke one of Raft's promises."""
+    """A voter has broken one of Raft's guarantees."""
 
 
 class Oracle:
@@ -49,18 +49,18 @@ class Oracle:
 
     def acknowledge(self, offset: int, payload: bytes) -> None:
         if self.entries.get(offset, (0, b""))[1] != payload:
-            raise OracleError(f"{payload!r} was acknowledged at {offset}: another is committed")
+            raise OracleError(
+                f"{payload!r} was acknowledged at {offset}, but another entry is committed"
+            )
         self.acknowledged[offset] = payload
 
     def answered_read(self, node_id: int, seen: int, acknowledged: int) -> None:
-        """Check a read.
-
-        `seen` is the last entry that the node had applied when the read arrived, and `acknowledged`
+        """Check a read. `seen` is the last entry that the node had applied when the read arrived, and `acknowledged`
         the newest acknowledged entry at that time.
         """
         if seen < acknowledged:
             raise OracleError(
-                f"node {node_id} answered a read from entry {seen}: {acknowledged} was acknowledged"
+                f"node {node_id} answered a read from entry {seen}, but {acknowledged} was acknowledged"
             )
 
     def leads(self, node_id: int, term: int) -> None:
@@ -69,9 +69,7 @@ class Oracle:
 
 
 def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """Check that what a message claims would still be on the disk after a power cut at this
-    moment.
-    """
+    """Check that everything that a message claims would still be on the disk after a power cut at this moment."""
     kind = message["type"]
     claimed = 0
     if kind == wire.APPEND_ENTRIES:
@@ -86,7 +84,7 @@ def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> 
 
 
 def check_dirty_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """Do what `check_disk_vouches` does, but only while a power cut would lose something."""
+    """Like `check_disk_vouches`, but only while a power cut would lose something."""
     if source.disk.unsynced(_DURABLE_FILES):
         check_disk_vouches(source, target, message)
 
@@ -95,10 +93,10 @@ def check_opened(node: SimulatedNode) -> None:
     """Check that the log and the vote that a restarted voter reports would survive a power cut."""
     log, votes = node.barrier.log, node.barrier._vote_file
     claimed = max(log.synced_index, node.raft.applied)
-    _check_durable(node, claimed, votes.term, votes.vote, said="it opened")
+    _check_durable(node, claimed, votes.term, votes.vote, said="it opened its log")
     joined = json.loads(read_file(node.disk.after_power_cut(), IDENTITY_NAME))["joined"]
     if node.raft.may_vote and not joined:
-        raise OracleError(f"node {node.node_id} votes, a power cut makes it join again")
+        raise OracleError(f"node {node.node_id} votes, but after a power cut it would join again")
 
 
 def _check_durable(
@@ -114,13 +112,13 @@ def _check_durable(
     covered = max(entries[-1][1], snapshot.offset if snapshot else 0)
     if votes.term < term or covered < claimed or vote not in (None, votes.vote):
         raise OracleError(
-            f"node {node.node_id}: {said}; its disk holds term {votes.term}, vote {votes.vote},"
+            f"node {node.node_id}: {said}; its disk has term {votes.term}, vote {votes.vote},"
             f" entries to {covered} of {claimed}"
         )
 
 
 class DigestMachine:
-    """A state machine whose state is the digest of its history, padded to several chunks."""
+    """A state machine whose state is the digest of its history, padded to several snapshot chunks."""
 
     PADDING = 3000
 

@@ -1,14 +1,12 @@
 """A disk that loses unsynced bytes, writes pages in part, and fails any call on demand.
 
-For each file it keeps the bytes, and the old content of every page written since the last sync; a
-crash restores a random subset of these pages. Names (created, renamed, removed) are durable after
-`sync_directory`; a crash keeps a random prefix of the changes since then. A sync that fails marks
-the pages as clean without making them durable, as Linux does: a later sync that succeeds proves
-nothing about those pages until they are written again.
+For each file it stores the bytes, and the old content of every page written since the last sync; a crash restores a
+random subset of these pages. Names (created, renamed, removed) are durable after `sync_directory`; a crash keeps a
+random prefix of the changes since then. A sync that fails marks the pages as clean without making them durable, as
+Linux does: a later sync that succeeds proves nothing about these pages until they are written again.
 
-The process may stop within a call (`interrupt_after`): a write is then done in part, any other call
-not at all. If no `crash` follows, that is a kill: the next process reads what was written, synced
-or not.
+The process may stop in the middle of a call (`interrupt_after`): a write is then done in part, any other call not at
+all. If no `crash` follows, the process was killed: the next process reads the bytes that were written, synced or not.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class PowerCut(BaseException):
 
 
 class SimulatedInode:
-    """The bytes of one file, now and as of its last sync."""
+    """The bytes of one file, now and at its last sync."""
 
     def __init__(self, page_bytes: int) -> None:
         self.content = bytearray()
@@ -34,7 +32,8 @@ class SimulatedInode:
         self.durable_size = 0
         self.dirty: dict[int, bytes] = {}  # page -> its durable content
         self.lost: dict[int, bytes] = {}  # pages that a failed sync dropped
-        self.uncut: bytes | None = None  # the content before a truncation that is not synced
+        # The content before a truncation that is not synced; None: no such truncation.
+        self.uncut: bytes | None = None
 
     def write(self, data: bytes, position: int) -> None:
         size = self.page_bytes
@@ -60,7 +59,7 @@ class SimulatedInode:
 
     @property
     def synced(self) -> bool:
-        """Return whether a crash at this moment would change nothing."""
+        """Whether a crash at this moment would change nothing."""
         return not (self.dirty or self.lost or self.uncut is not None)
 
     def sync_failed(self) -> None:
@@ -93,7 +92,7 @@ class SimulatedInode:
 
 
 class SimulatedFile:
-    """An open file (`DiskFile`)."""
+    """An open file (implements `DiskFile`)."""
 
     def __init__(self, disk: SimulatedDisk, inode: SimulatedInode, name: str) -> None:
         self._disk = disk
@@ -127,7 +126,7 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """One directory (`Disk`)."""
+    """One directory (implements `Disk`)."""
 
     def __init__(self, randomness: random.Random, *, page_bytes: int = PAGE_BYTES) -> None:
         self._random = randomness
@@ -137,9 +136,9 @@ class SimulatedDisk:
         self._changes: list[tuple[str, SimulatedInode | None]] = []
         self.calls: Counter[str] = Counter()
         self.call_names: list[str] = []
-        # (call, name) -> whether it fails: with EIO, or with the errno that is returned
+        # Maps (call, name) to whether the call fails: True: with EIO; a number: with this errno.
         self.fail: Callable[[str, str], bool | int] | None = None
-        self.interrupt_after: int | None = None  # calls from now
+        self.interrupt_after: int | None = None  # interrupt the call after this number of calls
 
     def enter(
         self,
@@ -149,10 +148,10 @@ class SimulatedDisk:
         *,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a call that changes something; the call may be interrupted or fail here.
+        """Begin a call that changes something. The call may be interrupted or fail here.
 
-        `in_part` does a share (0 to 1) of the call before it is interrupted or fails; `failed` is
-        called only on a failure.
+        `in_part` does a share (0 to 1) of the call before it is interrupted or fails. `failed` is called only if the
+        call fails.
         """
         self.calls[call] += 1
         self.call_names.append(f"{call} {name}")
@@ -183,7 +182,7 @@ class SimulatedDisk:
         inode = self._inodes[old]
         self._set(old, None)
         self._set(new, inode)
-        # A rename is one change: never the removal without the new name.
+        # A rename is one change, so a crash never keeps the removal without the new name.
         removal = self._changes.pop(-2)
         assert removal == (old, None)
         self._changes.append(removal)
@@ -207,7 +206,7 @@ class SimulatedDisk:
             self._inodes[name] = inode
 
     def crash(self, *, keep_page: Callable[[], bool] | None = None) -> None:
-        """Cut the power: unsynced bytes and names are lost, or kept in part."""
+        """Cut the power. Unsynced bytes and names are lost, or kept in part."""
         keep = keep_page if keep_page is not None else lambda: self._random.random() < 0.5
         names = dict(self._durable_names)
         for name, inode in self._changes[: self._random.randint(0, len(self._changes))]:
@@ -224,7 +223,7 @@ class SimulatedDisk:
         self.interrupt_after = None
 
     def unsynced(self, prefixes: tuple[str, ...]) -> list[str]:
-        """Return names with these prefixes that a crash would remove, or whose bytes it would change."""
+        """Return the names with these prefixes that a crash would remove, or whose bytes a crash would change."""
         return [
             name
             for name, inode in self._inodes.items()
@@ -233,9 +232,7 @@ class SimulatedDisk:
         ]
 
     def after_power_cut(self) -> SimulatedDisk:
-        """Return a copy of the disk with only what is durable at this moment; this disk does not
-        change.
-        """
+        """Return a copy of the disk with only what is durable at this moment. This disk does not change."""
         other = SimulatedDisk(random.Random(0), page_bytes=self._page_bytes)
         copies: dict[int, SimulatedInode] = {}
         for name, inode in self._durable_names.items():

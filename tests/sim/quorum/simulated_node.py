@@ -1,4 +1,4 @@
-"""One run of a voter: the production code's node on a simulated disk, and its surroundings."""
+"""One process of a voter: the production code's node on a simulated disk, and its surroundings."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CLUSTER_ID = "sim"
 
 
 class NodeDied(Exception):
-    """The production code ended its process (`fatal`)."""
+    """The production code ended the process (`fatal`)."""
 
 
 class SimulatedQueue:
-    """The queue of disk work (`DiskQueue`): jobs run in order, and each takes simulated time."""
+    """The queue of disk work (implements `DiskQueue`): jobs run in order, and each takes simulated time."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-        # Called in the next job, to end this run of the voter.
+        # Called in the next job, to end this process of the voter.
         self.at_next_job: Callable[[], None] | None = None
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -67,7 +67,7 @@ class SimulatedQueue:
 
 
 class SimulatedNode:
-    """One voter from its start to its crash."""
+    """One process of a voter, from its start to its end."""
 
     def __init__(self, world: World, node_id: int, disk: SimulatedDisk) -> None:
         self.world = world
@@ -75,8 +75,10 @@ class SimulatedNode:
         self.disk = disk
         self.life = world.next_life()
         self.dead: str | None = None
-        self.frozen_until = 0.0  # the process does not run until then (SIGSTOP, a paused machine)
-        self.turn_s = 0.0  # duration of a turn of the loop; events meanwhile wait for the next one
+        # The process is stopped until this time (SIGSTOP, a paused machine).
+        self.frozen_until = 0.0
+        # Duration of a turn of the event loop; events in this time wait for the next turn.
+        self.turn_s = 0.0
         self._turn_began_s = 0.0
         self.machine = DigestMachine(node_id, world.oracle)
         self.pending: dict[int, tuple[int, bytes]] = {}
@@ -122,7 +124,7 @@ class SimulatedNode:
         )
         self._tick()
 
-    # RaftEvents.
+    # Methods of RaftEvents.
 
     def wake(self, delay_s: float) -> None:
         due = self.world.now + delay_s
@@ -151,12 +153,10 @@ class SimulatedNode:
         digests = self.world.oracle.digests
         known = max(digests, default=0) >= offset
         if known and digests[self._last_regular(offset)] != self.machine.digest:
-            raise OracleError(f"node {self.node_id} restored another state at {offset}")
+            raise OracleError(f"node {self.node_id} restored a different state at {offset}")
 
     def _last_regular(self, offset: int) -> int:
-        """Return the last offset up to this one whose entry changed the state, which no-ops do
-        not.
-        """
+        """Return the last offset up to this one whose entry changed the state. No-ops do not change the state."""
         while offset > 0 and offset not in self.world.oracle.digests:
             offset -= 1
         return offset
@@ -185,12 +185,10 @@ class SimulatedNode:
             lambda: save_identity(self.disk, identity), lambda _: self.raft.confirm_joined()
         )
 
-    # The shell.
+    # The event loop and the clients.
 
     def alive(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Return a callback that calls `call`, but does nothing once this run of the voter has
-        ended.
-        """
+        """Return a callback that calls `call`, or does nothing if this process of the voter has ended."""
 
         def guarded() -> None:
             if self.dead is not None or self.world.nodes.get(self.node_id) is not self:
@@ -204,10 +202,9 @@ class SimulatedNode:
         return guarded
 
     def busy_until(self) -> float:
-        """Return the time from which the process handles events again; at most the present time if
-        it does so now.
+        """Return the time from which the process handles events again; at most the current time if it handles them now.
 
-        An iteration of its event loop handles all events that wait at its beginning.
+        An iteration of its event loop handles all events that wait at the beginning of the iteration.
         """
         now = self.world.now
         if self.frozen_until > now:
@@ -249,7 +246,7 @@ class SimulatedNode:
         return offset
 
     def read(self) -> None:
-        """Read the active leader's state for a client; the response waits for a majority."""
+        """Read the active leader's state for a client. The response waits for a majority."""
         world, asked_s, seen = self.world, self.world.now, self.raft.applied
         newest = max(world.oracle.acknowledged, default=0)
 

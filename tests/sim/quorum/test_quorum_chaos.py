@@ -1,6 +1,4 @@
-"""Under random faults acknowledged entries are kept, voters agree, and each term has at most one
-leader.
-"""
+"""Under random faults acknowledged entries are kept, voters agree, and each term has at most one leader."""
 
 from __future__ import annotations
 

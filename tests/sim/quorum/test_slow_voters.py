@@ -1,5 +1,4 @@
-"""With slow disks and slow event loops the quorum still has a leader, and a silent leader is still
-replaced.
+"""With slow disks and slow event loops the quorum still has a leader, and a silent leader is still replaced.
 
 All times are simulated seconds, with the production code's timers (elections after 0.5 to 1.0 s).
 """
@@ -23,7 +22,7 @@ LED_SHARE_MIN = 0.9
 LED_S = 20.0
 REPLACED_S_MAX = 4.0  # election timers, one forgiven stall, and a few loop turns of every voter
 STEPPED_DOWN_S_MAX = 2.5
-SLOW = {  # seconds that a disk job takes, and that a turn of the loop takes
+SLOW = {  # seconds for a disk job, and for a turn of the event loop
     "disks": (0.5, 0.0),
     "loops": (0.0, 0.3),
     "disks and loops": (0.5, 0.3),
@@ -45,9 +44,7 @@ def slow_cluster(seed: int, kind: str) -> World:
 
 
 def led_share(world: World, duration_s: float) -> float:
-    """Send proposals to the leader all the time, and return the share of the time with an active
-    leader.
-    """
+    """Send proposals to the leader all the time. Return the share of the time with an active leader."""
     samples: list[bool] = []
 
     def sample() -> None:

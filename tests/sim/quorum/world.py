@@ -1,10 +1,10 @@
 """A cluster of voters in one thread: the production code on a simulated clock, disk and network.
 
-Everything random comes from one seed, and everything that happens is an event in one heap, so a
-seed always gives the same run; the hash of the trace shows it. Links are FIFO, as TCP is, with
-delays. They can be cut (messages vanish) or held (messages wait, then arrive all at once). Disk
-writes take time, in order. A kill or a power cut may come in the middle of one; only a power cut
-loses unsynced bytes. The oracle (`oracle.py`) checks what was committed.
+Everything random comes from one seed, and everything that happens is an event in one heap, so a seed always gives the
+same run; the hash of the trace proves that. Links are FIFO, as TCP is, with delays. They can be cut (messages are lost)
+or held (messages wait, then arrive all at once). Disk writes take time, and complete in order. A kill or a power cut
+may come in the middle of a write; only a power cut loses unsynced bytes. The oracle (`oracle.py`) checks what was
+committed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class World:
         self.counts: dict[str, int] = {"active": 0, "snapshot installed": 0, "delivered": 0}
         self.reads: list[
             tuple[bool, float]
-        ] = []  # (whether it was confirmed, after how many seconds)
+        ] = []  # (whether the read was confirmed, seconds until then)
         self.cut: set[tuple[int, int]] = set()
         self.held: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {}
         self.drop: Callable[[int, int, Message], bool] = lambda source, target, message: False
@@ -97,7 +97,7 @@ class World:
             cluster_id=CLUSTER_ID, node_id=node_id, voters=tuple(self.voters), joined=joined
         )
 
-    # Time.
+    # Time and events.
 
     def after(self, delay_s: float, call: Callable[[], None]) -> None:
         self.at(self.now + delay_s, call)
@@ -111,9 +111,8 @@ class World:
         self.run_until(lambda: False, duration_s)
 
     def run_until(self, condition: Callable[[], bool], bound_s: float) -> bool:
-        """Process events until the condition holds; it is checked after each event.
-
-        Return False if `bound_s` passes first.
+        """Process events until the condition is true; it is checked after each event. Return False if `bound_s` passes
+        first.
         """
         end = self.now + bound_s
         while not condition():
@@ -129,11 +128,11 @@ class World:
         return self.random.uniform(*self._disk_delay_s)
 
     def set_disk_delay_s(self, least: float, most: float) -> None:
-        """Set how long a disk job takes from now on."""
+        """Set the range of the duration of a disk job from now on."""
         self._disk_delay_s = (least, most)
 
     def set_turn_s(self, duration_s: float) -> None:
-        """Set how long one iteration of each running voter's event loop takes from now on."""
+        """Set the duration of an iteration of each running voter's event loop from now on."""
         for node in self.nodes.values():
             node.turn_s = duration_s
 
@@ -148,7 +147,7 @@ class World:
     # Nodes.
 
     def start(self, node_id: int) -> SimulatedNode:
-        """Start a voter from what is on its disk."""
+        """Start a voter from the files on its disk."""
         node = self.nodes[node_id] = SimulatedNode(self, node_id, self.disks[node_id])
         for peer_id, peer in self.nodes.items():
             if peer_id != node_id and peer.dead is None:
@@ -162,19 +161,16 @@ class World:
                 self.start(node_id)
 
     def kill(self, node_id: int) -> None:
-        """Kill a voter, maybe in the middle of a disk job: the page cache survives, synced or not."""
+        """Kill a voter, perhaps in the middle of a disk job. The page cache survives, synced or not."""
         self._interrupt(node_id)
 
     def power_cut(self, node_id: int) -> None:
-        """Cut a voter's power, maybe in the middle of a disk job: unsynced bytes may be lost."""
+        """Cut a voter's power, perhaps in the middle of a disk job. Unsynced bytes may be lost."""
         self._interrupt(node_id)
         self.disks[node_id].crash()
 
     def _interrupt(self, node_id: int) -> None:
-        """End a run of a voter.
-
-        A disk job that is running stops at some call, or completes without being reported.
-        """
+        """End a process of a voter. A running disk job stops at some call, or completes without being reported."""
         node = self._end(node_id)
         if node is None or node.dead is not None:
             return
@@ -186,7 +182,7 @@ class World:
                 except PowerCut:
                     self.counts["interrupted job"] = self.counts.get("interrupted job", 0) + 1
                 except OSError:
-                    pass  # the disk failed first
+                    pass  # the disk call failed before the interruption
                 node.disk.interrupt_after = None
 
     def wipe(self, node_id: int) -> None:
@@ -208,7 +204,7 @@ class World:
                 peer.raft.peer_disconnected(node_id)
 
     def leader(self) -> SimulatedNode | None:
-        """Return the active leader of the highest term."""
+        """Return the active leader of the highest term; None if there is none."""
         active = [
             node
             for node in self.nodes.values()
@@ -217,14 +213,14 @@ class World:
         return max(active, key=lambda node: node.raft.term, default=None)
 
     def elect(self, bound_s: float = 20.0) -> SimulatedNode:
-        """Wait for an active leader."""
+        """Wait for an active leader, and return it."""
         assert self.run_until(lambda: self.leader() is not None, bound_s), self.describe()
         leader = self.leader()
         assert leader is not None
         return leader
 
     def commit(self, count: int, bound_s: float = 20.0) -> list[int]:
-        """Propose this many entries to the leader and wait for their acknowledgement."""
+        """Propose this many entries to the leader, wait until they are acknowledged, and return their offsets."""
         offsets = []
         for number in range(count):
             node = self.elect(bound_s)
@@ -254,7 +250,7 @@ class World:
         assert len({node.machine.digest for node in self.nodes.values()}) == 1
 
     def describe(self) -> str:
-        """Return the state of every node, for a failed assertion."""
+        """Return the state of every node as a text, for a failed assertion."""
         lines = [f"deaths {self.deaths}"]
         for node_id, node in sorted(self.nodes.items()):
             raft = node.raft
@@ -265,7 +261,7 @@ class World:
             )
         return "\n".join(lines)
 
-    # The network.
+    # Network.
 
     def send(self, source: SimulatedNode, target_id: int, frame: bytes) -> None:
         link = (source.node_id, target_id)
@@ -314,7 +310,7 @@ class World:
         return sum(len(item[2]) for item in self.held.get((source_id, target_id), ()))
 
     def isolate(self, node_id: int) -> None:
-        """Cut a node from all others, without breaking a connection."""
+        """Cut all links between a node and the others, without breaking a connection."""
         for peer_id in self.voters:
             if peer_id != node_id:
                 self.cut |= {(node_id, peer_id), (peer_id, node_id)}

@@ -1,5 +1,5 @@
-"""`python -m tests.sim.transactions --seeds 200` runs seeds with transactional clients, or looks
-for planted bugs.
+"""`python -m tests.sim.transactions --seeds 200` runs seeds with transactional clients; `--planted` counts the seeds
+that find planted bugs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ def show(outcome: Outcome) -> None:
     if outcome.trace:
         print(outcome.trace)
     print("\n".join(outcome.story[-25:]))
-    print(f"  again: python -m tests.sim.transactions --first {outcome.seed} --seeds 1", flush=True)
+    print(
+        f"  repeat with: python -m tests.sim.transactions --first {outcome.seed} --seeds 1",
+        flush=True,
+    )
 
 
 def run(seeds: range, workers: int) -> bool:
-    """Run the seeds; return whether no seed has a violation and every kind of event happened."""
+    """Run the seeds. Return whether no seed has a violation and every kind of event happened."""
     began = time.monotonic()
     counters: Counter[str] = Counter()
     failed: list[int] = []
@@ -69,13 +72,13 @@ def run(seeds: range, workers: int) -> bool:
     )
     missed = [name for name in COVERAGE if not counters[name]]
     if len(seeds) >= 20 and missed:
-        print(f"never met: {', '.join(missed)}")
+        print(f"never happened: {', '.join(missed)}")
         return False
     return not failed
 
 
 def hunt(number: int, plant: Patch, seeds: range) -> int | None:
-    """Return the first seed that finds a planted bug."""
+    """Return the first seed that finds a planted bug; None if none of `seeds` finds it."""
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         for seed in seeds:
@@ -83,18 +86,23 @@ def hunt(number: int, plant: Patch, seeds: range) -> int | None:
             if outcome.violations:
                 print(f"{number} {plant.__name__}: seed {seed}: {outcome.violations[0]}"[:300])
                 return seed
-    print(f"{number} {plant.__name__}: not in {seeds}")
+    print(f"{number} {plant.__name__}: none of {seeds} finds it")
     return None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.transactions", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--planted", type=int, nargs="*", help="hunt planted bugs (all, or these)")
+    parser.add_argument(
+        "--planted",
+        type=int,
+        nargs="*",
+        help="find the first seed for each planted bug (these numbers, or all)",
+    )
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # production code logs the faults that are injected
+    logging.disable(logging.WARNING)  # production code would log the injected faults
     seeds = range(options.first, options.first + options.seeds)
     if options.planted is None:
         return 0 if run(seeds, options.workers) else 1

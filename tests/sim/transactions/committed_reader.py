@@ -1,6 +1,4 @@
-"""A read_committed reader, which follows all partitions of two topics from their start, at leaders
-and followers.
-"""
+"""A read_committed reader, which reads all partitions of two topics from their start, at leaders and followers."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ READ_TOPICS: Final = (DATA_TOPIC, COPIES_TOPIC)
 
 
 class CommittedReader(ClientMachine):
-    """A reader whose process restarts now and then, and reads everything again."""
+    """A reader whose process restarts at random times, and then reads everything again."""
 
     def __init__(self, cluster: Cluster, client_id: int, history: TransactionHistory) -> None:
         super().__init__(cluster, client_id)

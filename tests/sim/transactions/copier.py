@@ -1,9 +1,8 @@
-"""Group members that copy the data topic: they consume, transform and produce, with their offsets
-in the transaction.
+"""Group members that copy the data topic: they consume, transform and produce, with their offsets in the transaction.
 
-There are copiers of both group protocols. A copier commits offsets only within its transactions, so
-the output has one copy of each input, whatever happens (KIP-447). Each process has one producer;
-the members of a group fence each other by generations.
+There are copiers of both group protocols. A copier commits offsets only in its transactions, so the output has one copy
+of each input, whatever fails (KIP-447). Each process has one producer; the members of a group fence each other by
+generations.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ STALLED_BEFORE_THE_END: Final = 0.05
 
 
 class Copying(Member):
-    """A mixin for members, whose `commit` it replaces by a copy in a transaction."""
+    """A mixin for members. It replaces their `commit` by a copy in a transaction."""
 
     transactions: TransactionHistory
     values: itertools.count[int]
     is_tv2: bool
     _producer: ProducerProcess | None = None
-    _is_sure = True  # whether the positions are certainly the group's committed offsets
+    _is_sure = True  # whether the positions are certainly the committed offsets
 
     def start(self) -> None:
         if not self.is_up:
@@ -60,7 +59,7 @@ class Copying(Member):
         super().start()
 
     def stall(self, duration_us: int) -> None:
-        """Stop the process as by SIGSTOP, and continue it after the duration."""
+        """Stop the process, as SIGSTOP does, and continue it after the duration."""
         if self.process is not None and self.is_up:
             self.process.stall(duration_us)
             self.cluster.network.process_stalled(self.process, duration_us)
@@ -72,8 +71,8 @@ class Copying(Member):
         member_id: MemberId | None = None,
         epoch: int = -1,
     ) -> ErrorCode:
-        """Set the positions to the group's committed offsets; skip partitions whose offset an open
-        transaction may still change.
+        """Set the positions to the group's committed offsets. Skip partitions whose offset an open transaction may
+        still change.
         """
         asked_at = self.scheduler.now_us
         wanted = tuple(sorted(partitions, key=str))
@@ -106,7 +105,7 @@ class Copying(Member):
         return ErrorCode.UNSTABLE_OFFSET_COMMIT if fetched.unstable else ErrorCode.NONE
 
     async def commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
-        """Copy the records after one of the positions, if there are any."""
+        """Copy the records after one of the positions in a transaction, if there are any."""
         producer = self._started_producer()
         try:
             if producer.identity is None:
@@ -153,7 +152,7 @@ class Copying(Member):
         transaction = producer.begin()
         transaction.group = self.group_id
         transaction.positions[self._place(source)] = position
-        # If this method ends early, it is unknown whether the committed offset moves.
+        # If this method ends early, it is unknown whether the committed offset has moved.
         self._is_sure = False
         wants_commit = not self.scheduler.chance(0.15)
         error = ErrorCode.NONE
@@ -174,9 +173,9 @@ class Copying(Member):
             wants_commit = False
         wants_commit = wants_commit and error is ErrorCode.NONE
         if self.scheduler.chance(STALLED_BEFORE_THE_END):
-            # Its successor gets the partitions while the offsets are pending.
+            # Another member gets the partitions while the offsets are pending.
             self.stall(self.scheduler.between(3_000, 8_000) * MS)
-            await asyncio.sleep(0.001)  # the next turn of the loop comes after the stop
+            await asyncio.sleep(0.001)  # the next turn of the loop comes after the stall
         await producer.end(transaction, is_commit=wants_commit)
         self._note(transaction, source, read.next_offset)
         return error
@@ -211,8 +210,8 @@ def copiers(
     values: itertools.count[int],
     history: TransactionHistory,
 ) -> list[ClassicCopier | ConsumerCopier]:
-    """Return two copiers for each protocol; of each pair, one uses a new epoch for each
-    transaction.
+    """Return two copiers for each protocol. One of each pair uses a new producer epoch for each transaction
+    (transaction.version 2).
     """
     made: list[ClassicCopier | ConsumerCopier] = []
     for number in range(4):

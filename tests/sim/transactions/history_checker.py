@@ -2,27 +2,27 @@
 
 The names of the anomalies are Jepsen's.
 
-The checker knows nothing of brokers. Its input is each transaction with what its client learned of
-it, all polls of read_committed readers, all group offsets that were fetched, and at the end the
+The checker knows nothing of brokers. Its input is each transaction with the outcome that its client
+learned, all polls of read_committed readers, all group offsets that were fetched, and at the end the
 visible records of each replica (or of each of several readers). So it can check histories of the
-simulator and of real clusters alike. Times are integers of one clock, in any unit; values are
-unique in a run.
+simulator and of real clusters. Times are integers of one clock, in any unit; values are unique in a
+run.
 
     aborted read (G1a)        a reader got a value of a transaction that is known to be aborted
     intermediate read (G1b)   a reader passed a transaction in a partition and saw only some values
     torn (G1b)                at the end, only some of a transaction's values are visible
     cycle (G1c)               transactions read from each other in a circle, by values or offsets
-    precommitted read         a poll that ended before the commit was requested saw a value of it
-    lost write                a commit or a copy was confirmed, and a value is not visible
-    duplicate                 a value is visible twice, or the copy of one input is
-    wrong commit              no client requested a commit, and values are visible
-    zombie write              a commit took effect that was requested after a successor took over
+    precommitted read         a poll saw a value, although the commit was requested after the poll ended
+    lost write                a commit or a copy was confirmed, but a value is not visible
+    duplicate                 a value is visible twice, or an input has two visible copies
+    wrong commit              no client requested a commit, but values are visible
+    zombie write              a commit took effect that was requested after another process took over
     offset tear               offsets of a group moved without the copies of the inputs, or vice versa
     regressed offset          an offset of a group went back
     wrong sum                 amounts whose sum is 0 in each transaction do not add up to 0
-    hanging LSO               the clients have stopped, and the LSO stays below the log end
+    hanging LSO               the clients have stopped, but the LSO stays below the log end
 
-`poll skip`, `nonmonotonic poll` and `inconsistent offsets` are faults that no log may have, with or
+`poll skip`, `nonmonotonic poll` and `inconsistent offsets` must not occur in any log, with or
 without transactions. Writes of several transactions may interleave (G0), as in Kafka;
 `interleaved` counts them.
 """
@@ -44,16 +44,16 @@ Value: TypeAlias = Hashable
 
 
 class GroupPartition(NamedTuple):
-    """A partition as a group consumes it."""
+    """A partition together with the group that consumes it."""
 
     group: str
     partition: Partition
 
 
 class Fate(Enum):
-    """What the client learned of the end of a transaction.
+    """The end of a transaction, as far as its client knows it.
 
-    UNKNOWN means that it got no response, or none that is definite.
+    UNKNOWN: the client got no response, or none that is definite.
     """
 
     UNKNOWN = "unknown"
@@ -63,10 +63,9 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """A process got an identity (producer id and epoch) for a transactional id, which fences the
-    processes before it.
+    """A process got an identity (producer id and epoch) for a transactional id, which fences the processes before it.
 
-    Responses of two takeovers may arrive in another order than that in which they were decided. `identity` is None
+    The responses of two takeovers may arrive in another order than that in which they were decided. `identity` is None
     for clients that do not show it.
     """
 
@@ -77,12 +76,14 @@ class Takeover:
     identity: tuple[int, int] | None = None
 
     def fences(self, owner: Takeover | None) -> bool:
-        """Return whether this takeover was certainly decided after that of the owner, if the owner's is recorded."""
+        """Return whether this takeover was certainly decided after `owner`. True if the takeover of the owner was not
+        recorded.
+        """
         if owner is None:
             return True
         if self.identity is not None and owner.identity is not None:
             (producer_id, epoch), (owner_id, owner_epoch) = self.identity, owner.identity
-            # Equal identities are a bug, which says nothing about the order.
+            # Equal identities are a bug, but say nothing about the order.
             if producer_id == owner_id and epoch != owner_epoch:
                 return epoch > owner_epoch
         return self.asked_at > owner.told_at
@@ -92,9 +93,9 @@ class Takeover:
 class Transaction:
     """One attempt to run a transaction.
 
-    `copies` maps each value that a copy wrote to the value that it read; `positions` are where its
-    reads began. `group` is the name under which each input is to be copied once. `commit_asked_at`
-    is None if the client asked for an abort, or died before it asked for anything.
+    `copies` maps each value that a copy wrote to the value that it read. `positions` are the positions at which its
+    reads began. `group` is the name for which each input must be copied once. `commit_asked_at` is None if the client
+    requested an abort, or died before it requested anything.
     """
 
     transactional_id: str
@@ -116,16 +117,14 @@ class Transaction:
     def __str__(self) -> str:
         values = {str(place): values for place, values in self.values.items()}
         return (
-            f"{self.transactional_id} by {self.process} from {self.began_at}, commit asked at"
+            f"{self.transactional_id} by {self.process} from {self.began_at}, commit requested at"
             f" {self.commit_asked_at}, {self.fate.value} at {self.told_at}: {values}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPoll:
-    """The values that a read_committed reader got from `position`; it reads on at
-    `next_position`.
-    """
+    """The values that a read_committed reader got from `position` on. Its next read begins at `next_position`."""
 
     reader: str
     partition: Partition
@@ -133,7 +132,7 @@ class CommittedPoll:
     next_position: int
     records: tuple[tuple[int, Value], ...]
     ended_at: int
-    is_reset: bool = False  # the position is the log start, because the reader's own was below it
+    is_reset: bool = False  # whether the position is the log start, because the reader was below it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +147,9 @@ class OffsetFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalRead:
-    """What one replica or reader sees of a partition at the end of the run: offset -> value.
+    """The visible records of one replica or reader at the end of the run: offset -> value.
 
-    `everything` is what read_uncommitted shows. `last_stable` and `log_end` are -1 where they are
-    unknown.
+    `everything` is visible to read_uncommitted. `last_stable` and `log_end` are -1 if they are unknown.
     """
 
     committed: Mapping[int, Value]
@@ -165,8 +163,8 @@ class FinalRead:
 class TransactionHistory:
     """All operations of a run.
 
-    `amounts` are the amounts of values; within each transaction they add up to zero. `completed`
-    has the group and the input of each confirmed copy.
+    `amounts` has the amounts of values; in each transaction they add up to zero. `completed` has the group and the
+    input of each confirmed copy.
     """
 
     takeovers: list[Takeover] = field(default_factory=list)
@@ -187,15 +185,13 @@ def check(
 ) -> list[Violation]:
     """Check the history of a run, and return the violations.
 
-    `final_offsets` has each partition that a group copies, with 0 if no offset was committed.
+    `final_offsets` has each partition that a group copies; the offset is 0 if none was committed.
     """
     return [*_Judge(history, finals, final_offsets or {}).violations()]
 
 
 def interleaved(history: TransactionHistory, finals: Finals) -> int:
-    """Return how many visible transactions have writes that are interleaved with those of others
-    (G0).
-    """
+    """Return the number of visible transactions whose writes are interleaved with those of others (G0)."""
     return len(_Judge(history, finals, {}).interleaved())
 
 
@@ -242,7 +238,7 @@ class _Judge:
     def _is_visible(self, transaction: Transaction) -> bool:
         return any(place in self.visible for place in transaction.all_values)
 
-    # What the final reads show
+    # Checks of the final reads.
 
     def _final_reads(self) -> Iterator[Violation]:
         for partition, reads in self.finals.items():
@@ -264,7 +260,7 @@ class _Judge:
                     yield Violation(name="hanging LSO", text=text)
 
     def _fate(self, transaction: Transaction) -> Iterator[Violation]:
-        """Compare what is visible of a transaction with what its client learned."""
+        """Compare the visible values of a transaction with what its client learned."""
         seen: list[bool] = []
         for partition, value in transaction.all_values:
             place = (partition, value)
@@ -320,7 +316,7 @@ class _Judge:
         if total:
             yield Violation(name="wrong sum", text=f"amounts add up to {total}")
 
-    # What readers saw
+    # Checks of polls.
 
     def _polls(self) -> Iterator[Violation]:
         polls: dict[tuple[str, Partition], list[CommittedPoll]] = defaultdict(list)
@@ -364,9 +360,11 @@ class _Judge:
             elif owner is not None and (asked_at is None or asked_at > poll.ended_at):
                 yield Violation(name="precommitted read", text=text)
             elif offset >= log_start and offset not in committed:
-                yield Violation(name="aborted read", text=f"{text}, which is not there finally")
+                yield Violation(
+                    name="aborted read", text=f"{text}, but it is not visible at the end"
+                )
             elif offset >= log_start and committed[offset] != value:
-                text = f"{text}, finally there is {committed[offset]}"
+                text = f"{text}, but at the end there is {committed[offset]}"
                 yield Violation(name="inconsistent offsets", text=text)
 
     def _missed(
@@ -390,7 +388,7 @@ class _Judge:
             text = f"{reader} passed {value} at {offset} of {poll.partition}, of {owner}"
             yield Violation(name="intermediate read" if is_part else "poll skip", text=text)
 
-    # What transactions read of each other
+    # Checks of reads between transactions.
 
     def _cycles(self) -> Iterator[Violation]:
         edges: dict[Transaction, set[Transaction]] = defaultdict(set)
@@ -427,7 +425,7 @@ class _Judge:
                 before = owner
         return found
 
-    # Copies and the offsets of their groups
+    # Checks of copies and their groups' offsets.
 
     def _copies(self) -> Iterator[Violation]:
         for transaction in self.history.transactions:
@@ -442,7 +440,7 @@ class _Judge:
                     yield Violation(name="duplicate", text=text)
         for group, source in dict.fromkeys(self.history.completed):
             if source not in self.inputs_copied[group]:
-                text = f"{group} was told that {source} is copied, and it is not"
+                text = f"{group} was told that {source} is copied, but it is not"
                 yield Violation(name="lost write", text=text)
         for place, end in self.final_offsets.items():
             copied = self.inputs_copied[place.group]
@@ -454,7 +452,7 @@ class _Judge:
                     yield Violation(name="offset tear", text=text)
 
     def _offsets(self) -> Iterator[Violation]:
-        known: dict[GroupPartition, list[tuple[int, int]]] = defaultdict(list)  # when, offset
+        known: dict[GroupPartition, list[tuple[int, int]]] = defaultdict(list)  # (time, offset)
         for fetch in self.history.fetches:
             known[fetch.place].append((fetch.ended_at, fetch.offset))
         for transaction in self.history.transactions:
@@ -472,11 +470,11 @@ class _Judge:
             count = bisect_left(known[fetch.place], (fetch.asked_at, -1))
             least = highest[fetch.place][count - 1] if count else 0
             if fetch.offset < least:
-                text = f"{fetch.place} was at {least}, then {fetch}"
+                text = f"{fetch.place} was at {least}, but then {fetch}"
                 yield Violation(name="regressed offset", text=text)
         for place, end in self.final_offsets.items():
             if place in highest and end < highest[place][-1]:
-                text = f"{place} was at {highest[place][-1]}, finally {end}"
+                text = f"{place} was at {highest[place][-1]}, but at the end {end}"
                 yield Violation(name="regressed offset", text=text)
 
 

@@ -1,4 +1,4 @@
-"""Computes the transactions in a log from its batches, without any code of the broker."""
+"""Computes the transactions in a log from its batches, without code of the broker."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from odradek_protocol.records import (
 
 @dataclass(slots=True)
 class Fold:
-    """The transactions of one replica's log, as computed from all of its batches."""
+    """The transactions of one replica's log, as computed from all batches of the log."""
 
     committed: dict[int, int] = field(default_factory=dict)  # offset -> value
     everything: dict[int, int] = field(default_factory=dict)
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer, first, marker
+    # (producer id, first offset, offset of the marker).
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
     stable_offset: int = 0
     violations: list[str] = field(default_factory=list)
 
 
 def batches(log: PartitionLog, start: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    """Yield each batch of a range of offsets: the buffer, the position of the batch in it, and its
-    header.
-    """
+    """Yield each batch of a range of offsets: the buffer, the position of the batch in the buffer, and the header."""
     at = start
     while at < end:
         result = log.read(Offset(at), bytes_max=1 << 20, end_offset=Offset(end))
@@ -50,7 +49,7 @@ def values_of(data: bytes, position: int, header: BatchHeader) -> tuple[tuple[in
     return _values(data[position : position + header.size_bytes])
 
 
-# Each replica has the same batches, and each is folded again and again.
+# Cached, because each replica has the same batches, and each batch is read many times.
 @lru_cache(maxsize=8_192)
 def _values(batch: bytes) -> tuple[tuple[int, int], ...]:
     return tuple((record.offset, int(bytes(record.value or b""))) for record in decode_batch(batch))
@@ -96,15 +95,15 @@ def fold(log: PartitionLog) -> Fold:
 
 
 def differences(log: PartitionLog) -> list[str]:
-    """Return the differences between the broker's view of a log (its last stable offset, its aborted
-    transactions, its producers) and what its batches say: the invariants T6, T7 and T12.
+    """Return the differences between the broker's view of a log (its last stable offset, aborted transactions and
+    producers) and the content of its batches: the invariants T6, T7 and T12.
     """
     folded = fold(log)
     wrong = folded.violations
     stable = log.last_stable_offset
     if stable != folded.stable_offset:
         wrong.append(
-            f"T7: last stable offset {stable} of {log} is {folded.stable_offset} by its log"
+            f"T7: the last stable offset of {log} is {stable}, but {folded.stable_offset} by its batches"
         )
     if not log.log_start_offset <= stable <= log.high_watermark:
         wrong.append(f"T7: {log.log_start_offset} <= {stable} <= {log.high_watermark} of {log}")
@@ -113,5 +112,7 @@ def differences(log: PartitionLog) -> list[str]:
         for entry in log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     ]
     if index != folded.aborted:
-        wrong.append(f"T12: index {index} of {log}, by its log {folded.aborted}")
+        wrong.append(
+            f"T12: the index of {log} has {index}, but by its batches it should have {folded.aborted}"
+        )
     return wrong

@@ -1,25 +1,24 @@
-"""A model of the transaction protocol, of which every reachable state is visited.
+"""A model of the transaction protocol. Every reachable state of it is visited.
 
-The model is small: two partitions, two coordinators, one transactional id, two transactions. It has
-none of the production code. It shows that the rules of the protocol suffice, and that each of them
-is needed: `explore` visits every reachable state, and returns the first one in which an invariant
-does not hold, with the events that led to it.
+The model is small: two partitions, two coordinators, one transactional id, two transactions. It contains none of the
+production code. It shows that the rules of the protocol suffice, and that each of them is needed: `explore` visits
+every reachable state, and returns the first one in which an invariant is violated, with the events that led to the
+state.
 
-At some moment coordinator 2 replaces coordinator 1, which does not notice. A record that
-coordinator 1 has appended, and not seen committed, survives or does not. Messages are a set that
-only grows, and each may be delivered at any time, so they are lost, duplicated and delayed. A
-producer with transaction.version 2 writes to both partitions in epochs 0 and 1, commits or aborts,
-and may be aborted by its time-out; its late batches are those of a zombie. Batches and markers in
-the log of a partition are replicated at once.
+At some moment coordinator 2 replaces coordinator 1, which does not notice this. A record that coordinator 1 has
+appended, and that it has not seen committed, survives or does not. Messages are a set that only grows, and each message
+may be delivered at any time, so messages are lost, duplicated and delayed. A producer with transaction.version 2 writes
+to both partitions in epochs 0 and 1, commits or aborts, and its transaction may be aborted by the time-out; its late
+batches are those of a zombie. Batches and markers in the log of a partition are replicated at once.
 
-These are the invariants, with the numbers that they have in the simulator:
+The invariants have the numbers that they have in the simulator:
 
     T2  a marker has a committed decision with its outcome for its transaction
     T3  all markers of one transaction have one outcome
     T4  when the completion is committed, every registered partition has the marker
     T5  the transaction had registered a batch's partition, and has no marker before the batch
     T6  no batch has an epoch below that of an earlier marker
-    T9  no marker is appended by a coordinator after a newer one is known
+    T9  no coordinator appends a marker after the partition knows a newer coordinator
     WC  no transaction is committed that its producer did not commit ("wrong commit")
 """
 
@@ -31,16 +30,15 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 PARTITIONS: Final = (0, 1)
-EPOCHS: Final = (
-    2  # transactions of epoch 0 and 1; the decision of epoch 1 gives epoch 2, which writes nothing
-)
+EPOCHS: Final = 2  # transactions have the epochs 0 and 1; after that, epoch 2 writes nothing
 GUARDS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of the protocol. All are on; a test switches one off. The comments name the
-    planted bugs by number."""
+    """The rules of the protocol. All rules are on; a test switches one of them off. The comments have the numbers of
+    the planted bugs.
+    """
 
     all_partitions_before_completion: bool = True  # 12
     late_end_is_refused: bool = True  # 13
@@ -53,8 +51,9 @@ class Rules:
 
 
 class Transaction(NamedTuple):
-    """The coordinator's state of the id; `outcome` is None while it is open or has no
-    transaction."""
+    """The coordinator's state of the transactional id. `outcome` is None if no transaction is open, or if the open one
+    is not decided.
+    """
 
     epoch: int = 0
     parts: frozenset[int] = frozenset()
@@ -63,24 +62,25 @@ class Transaction(NamedTuple):
 
 
 class Coordinator(NamedTuple):
-    """One coordinator's state, whether its last record is committed, and what is unmarked."""
+    """One coordinator's state: whether its last record is committed, and which partitions lack their marker."""
 
     state: Transaction
     is_committed: bool = True
     unmarked: frozenset[int] = frozenset()
     decision: int = 0
-    waiting: frozenset[tuple[object, ...]] = frozenset()  # messages that leave with the commit
+    # Messages that are sent when the record is committed.
+    waiting: frozenset[tuple[object, ...]] = frozenset()
 
 
 class Partition(NamedTuple):
-    """The log of a partition, and what its leader remembers."""
+    """The log of a partition, and the state in its leader's memory."""
 
     log: tuple[tuple[object, ...], ...] = ()
-    epoch: int = 0  # the highest of batches and markers
+    epoch: int = 0  # the highest epoch of batches and markers
     open_epoch: int | None = None
-    heard: int = 1  # the highest coordinator epoch
+    heard: int = 1  # the highest known coordinator epoch
     guard: int = 0
-    asked: tuple[int, int] | None = None  # (epoch, guard) of the registration under way
+    asked: tuple[int, int] | None = None  # (epoch, guard) of the registration in progress
 
 
 class World(NamedTuple):
@@ -98,7 +98,7 @@ _INERT: Final = Coordinator(Transaction(), is_committed=False)
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """The number of states, and the first bad state's violated invariant and events, if any."""
+    """The number of states. If a state violates an invariant: the invariant, and the events that lead to the state."""
 
     states: int
     violation: str = ""
@@ -106,8 +106,8 @@ class Exploration:
 
 
 def explore(rules: Rules, states_max: int = 2_000_000) -> Exploration:
-    """Visit all states breadth first, so the events to a bad state are the fewest. Raises
-    RuntimeError: there are more states than `states_max`."""
+    """Visit all states breadth first, so the events that lead to a violation are the fewest. Raises RuntimeError if
+    there are more states than `states_max`."""
     first = World()
     origin: dict[World, tuple[World, str] | None] = {first: None}
     queue = deque([first])
@@ -135,7 +135,7 @@ def _events(origin: dict[World, tuple[World, str] | None], world: World) -> tupl
 
 
 def steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
-    """Return every event that may happen, with the state after it."""
+    """Yield every event that may happen, with the state after it."""
     yield from _producer_steps(world)
     for message in world.messages:
         match message:
@@ -157,11 +157,12 @@ def steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
 
 
 def _without_dead_messages(world: World, rules: Rules) -> World:
-    """Drop messages that cannot change anything any more, so that states which differ only in
-    them become equal. A message that a rule makes harmless is kept while that rule is off."""
+    """Remove messages that can no longer change anything, so that states which differ only in them become equal. A
+    message that only a rule makes harmless is kept while that rule is off.
+    """
     first, second = world.coordinators
     if second is not None and first != _INERT and rules.decision_is_committed_first:
-        # Nothing that the replaced coordinator appends is committed, so nothing leaves it.
+        # No record that the replaced coordinator appends is committed, so it sends no more messages.
         world = world._replace(coordinators=(_INERT, second))
     messages = frozenset(m for m in world.messages if _is_alive(world, rules, m))
     partitions = world.partitions
@@ -197,13 +198,13 @@ def _say(world: World, *messages: tuple[object, ...]) -> World:
 
 
 def _producer_steps(world: World) -> Iterator[tuple[str, World]]:
-    """Yield the producer's steps: it sends, commits, or waits for its transaction's time-out."""
+    """Yield the producer's steps: it sends a batch, or commits."""
     epoch = len(world.decided)
     if epoch >= EPOCHS:
         return
     for partition in PARTITIONS:
         message = ("batch", epoch, partition)
-        # The partitions are alike, so the first batch may as well go to the first one.
+        # The partitions are alike, so it is enough to send the first batch to the first one.
         is_first = epoch == 0 and not any(sent[0] == "batch" for sent in world.messages)
         if message not in world.messages and not (is_first and partition > 0):
             yield f"producer sends epoch {epoch} to {partition}", _say(world, message)
@@ -275,14 +276,15 @@ def _marker(
     coordinator: int,
     decision: int,
 ) -> Iterator[tuple[str, World]]:
-    """Deliver a marker. Its `epoch` is one above that of the data."""
+    """Deliver a marker. Its `epoch` is one above the epoch of the transaction's batches."""
     partition = world.partitions[index]
     if coordinator < partition.heard and rules.coordinator_epoch_is_fenced:
         return
     acknowledgement = ("acknowledged", index, coordinator, decision)
     is_repeat = epoch == partition.epoch and partition.open_epoch is None
     if epoch <= partition.epoch and not is_repeat:
-        # INVALID_PRODUCER_EPOCH: it can only be decided here already, so the coordinator counts it as done.
+        # INVALID_PRODUCER_EPOCH: the partition already has this transaction's marker, so the coordinator counts it as
+        # marked.
         yield f"{index} refuses marker {epoch}", _say(world, acknowledgement)
         return
     violation = ""
@@ -355,7 +357,7 @@ def _register(
         if state.is_complete:
             state = Transaction(epoch=epoch, parts=frozenset({index}), is_complete=False)
         elif index in state.parts:
-            # Nothing is written; the response waits for the lease, which ends when another one leads.
+            # Nothing is written. The response waits for the lease, which ends when another coordinator leads.
             if number == world.leader:
                 yield f"{number} says yes to {index} again", _say(world, yes)
             continue
@@ -390,7 +392,7 @@ def _decide(
     if not rules.decision_is_committed_first:
         following = _say(following, *markers)
     if outcome and ("end", state.epoch, True) not in world.messages:
-        following = following._replace(violation="WC: a commit that nobody asked for")
+        following = following._replace(violation="WC: a commit that nobody requested")
     return f"{number} decides epoch {state.epoch}: {outcome}", following
 
 
@@ -412,7 +414,7 @@ def _acknowledged(
         if not rules.all_partitions_before_completion:
             unmarked = frozenset()
         coordinator = coordinator._replace(unmarked=unmarked)
-        event = f"{number} hears that {index} has its marker"
+        event = f"{number} learns that {index} has its marker"
         if unmarked:
             yield event, _with_coordinator(world, number, coordinator)
         else:
@@ -436,7 +438,7 @@ def _coordinator_steps(world: World, rules: Rules, number: int) -> Iterator[tupl
 
 
 def _committed(world: World, state: Transaction) -> World:
-    """Record the content of a committed record, and check T4."""
+    """Apply the content of a committed record, and check T4."""
     registered = world.registered | {(state.epoch, index) for index in state.parts}
     if state.outcome is None:
         return world._replace(registered=registered)
@@ -453,7 +455,7 @@ def _committed(world: World, state: Transaction) -> World:
 
 
 def _take_over(world: World) -> Iterator[tuple[str, World]]:
-    """Let coordinator 2 load the log; coordinator 1's last append survives, or does not."""
+    """Let coordinator 2 load the log. The last append of coordinator 1 survives, or does not."""
     first, second = world.coordinators
     if second is not None:
         return

@@ -1,5 +1,5 @@
-"""Computes the committed and pending offsets from a log of `__consumer_offsets`, without any code
-of the broker.
+"""Computes the committed and pending offsets from a log of `__consumer_offsets`, without code of the broker's group
+coordinator.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tests.sim.transactions.log_fold import batches
 
 
 class FoldedOffsets:
-    """The committed and pending offsets that one partition of __consumer_offsets holds, computed from
-    the order of its records alone.
+    """The committed and pending offsets in one partition of `__consumer_offsets`, computed only from the order of its
+    records.
 
-    The record of an offset counts unless a later one has the same key (group, topic, partition):
-    that is what compaction keeps.
+    The record of an offset counts unless a later record has the same key (group, topic, partition), because compaction
+    keeps only the last record of a key.
     """
 
     def __init__(self, log: PartitionLog) -> None:

@@ -1,7 +1,6 @@
-"""The planted bugs of transactions that seeds look for: each removes one rule from the production
-code.
+"""The planted bugs of transactions that seeds look for. Each removes one rule from the production code.
 
-Other tests plant most of them, too, and find them by a schedule.
+Other tests plant most of these bugs, too, and find them with a schedule.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _of(module: str, name: str) -> Patch:
 
 
 FOUND_BY_SEEDS: Final[list[tuple[int, Patch, int]]] = [
-    # number, what is planted, and a seed that finds it
+    # Number, function that plants the bug, and a seed that finds it.
     (11, last_stable_offset_is_the_watermark, 0),
     (12, _of(_COORDINATORS, "complete_after_the_first_marker"), 0),
     (40, _of(_RUNTIME, "markers_leave_before_the_decision_is_committed"), 0),
@@ -83,7 +82,7 @@ FOUND_BY_SEEDS: Final[list[tuple[int, Patch, int]]] = [
     (50, _of(_GROUPS, "pending_offsets_applied_on_abort"), 0),
 ]
 HUNTED: Final[list[tuple[int, Patch]]] = [
-    # Bugs that schedules find; `python -m tests.sim.transactions --planted` looks for a seed as well.
+    # Bugs that schedules find. `python -m tests.sim.transactions --planted` looks for a seed, too.
     (13, _of(_COORDINATORS, "retry_taken_as_current")),
     (13, _of(_RUNTIME, "late_end_ends_the_next_transaction")),
     (42, _of(_PARTITIONS, "guard_not_voided_by_a_marker")),

@@ -1,10 +1,9 @@
-"""A simulated Spark query with staged writes: each step has several tasks, whose rows become
-visible together or not at all.
+"""A simulated Spark query with staged writes: each step has several tasks, whose rows become visible together or not at
+all.
 
-The driver of a step runs its tasks, some of them twice (speculation), and completes the step with
-one attempt of each task. It may die between any two requests. After its restart it begins with the
-first step that it does not know to be complete, and divides the rows among the tasks in another
-way. Sometimes two drivers run for one query.
+The driver of a step runs its tasks, some of them twice (speculation), and completes the step with one attempt of each
+task. The driver may die between any two requests. After its restart it begins with the first step that it does not know
+to be complete, and divides the rows among the tasks in another way. Sometimes two drivers run for one query.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ROWS: Final = 4  # rows of one step
 
 
 class StepRefused(Exception):
-    """The step cannot be completed with these attempts, so it is written again."""
+    """The step cannot be completed with these attempts, so it must be written again."""
 
 
 class Stager(ClientMachine):
@@ -57,7 +56,7 @@ class Stager(ClientMachine):
         super().__init__(cluster, client_id)
         self.query = f"query-{client_id}"
         self.completed_step = -1
-        """The last step that the driver knows to be complete; a new process still has it."""
+        """The last step that the driver knows to be complete. A new process of the driver still knows it."""
         self._values = values
         self._history = history
 
@@ -91,7 +90,7 @@ class Stager(ClientMachine):
             ]
             prepared = [result for result in results if result is not None]
             if len(prepared) < len(results):
-                break  # the step is complete already
+                break  # the step is already complete
             members.append(self.scheduler.random.choice(prepared))
         else:
             await self._complete(caller, step, members)
@@ -101,9 +100,7 @@ class Stager(ClientMachine):
     async def _run_task(
         self, caller: Caller, member: str, step: int, rows: list[str]
     ) -> tuple[SlotIdentity, Transaction] | None:
-        """Write the rows and prepare the transaction; return None if the step is complete
-        already.
-        """
+        """Write the rows and prepare the transaction. Return None if the step is already complete."""
         request = OpenStaged(query=self.query, step=step, member=member)
         producer = ProducerProcess(
             caller, self.query, member, self._history, self._values, is_tv2=True
@@ -128,7 +125,7 @@ class Stager(ClientMachine):
             transaction.copies[await producer.write(transaction, target)] = row
         if self.scheduler.chance(0.05):
             await self._abandon(caller, producer, slot)
-            raise StepRefused("its task failed")
+            raise StepRefused("the task failed")
         while True:
             prepared = await caller.ask(producer.coordinator, PrepareStaged(member=slot))
             if isinstance(prepared, Prepared):

@@ -1,6 +1,4 @@
-"""The history checker finds every anomaly in a history that contains it, and none in good
-histories.
-"""
+"""The history checker finds every anomaly in a history that contains it, and none in correct histories."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ PLACE = GroupPartition("copiers", "in")
 
 @dataclass
 class Run:
-    """A history, and the records at the end of the run: offset -> value, by partition."""
+    """A history, and the records at the end of the run: offset -> value for each partition."""
 
     history: TransactionHistory = field(default_factory=TransactionHistory)
     committed: dict[str, dict[int, object]] = field(default_factory=dict)
@@ -104,7 +102,7 @@ class Run:
         self.history.fetches.append(fetched)
 
     def copy(self, number: int, *, position: int, fate: Fate = Fate.COMMITTED) -> None:
-        """Copy the input `number` at `position` to the output 100 + number, at offset `number`."""
+        """Copy the input `number` at `position` to the output 100 + `number`, at offset `number`."""
         self.transact(
             {"out": [100 + number]},
             fate,
@@ -170,8 +168,8 @@ def cycle(run: Run) -> None:
 
 
 def cycle_over_offsets(run: Run) -> None:
-    """The first copy began at the offset that the second one committed, and the second one copied
-    the output of the first.
+    """The first copy began at the offset that the second one committed, and the second one copied the output of the
+    first.
     """
     run.committed = {"in": {0: 1}, "out": {0: 2}}
     run.transact({"in": [1]}, positions={PLACE: 5})
@@ -290,7 +288,7 @@ def inconsistent_offsets(run: Run) -> None:
 
 
 def wrong_sum(run: Run) -> None:
-    """Half of a transfer is missing, and no client remembers the transaction."""
+    """Half of a transfer is missing, and no client has a record of the transaction."""
     run.committed = {"a": {0: 1}}
     run.history.amounts = {1: 50, 2: -50}
 

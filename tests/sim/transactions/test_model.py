@@ -1,5 +1,5 @@
-"""The explicit-state model shows that the rules of the transaction protocol suffice, and that each
-of them is needed.
+"""The explicit-state model shows that the rules of the transaction protocol suffice, and that each of them
+is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.sim.transactions.model import Rules, explore, without
 def test_no_state_breaks_an_invariant() -> None:
     exploration = explore(Rules())
     assert not exploration.violation, exploration.events
-    assert exploration.states > 10_000, "the model stands still"
+    assert exploration.states > 10_000, "the model has too few states"
 
 
 @pytest.mark.parametrize(

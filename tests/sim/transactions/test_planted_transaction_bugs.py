@@ -1,4 +1,4 @@
-"""Every planted bug of transactions is found, by seeds or by the schedule made for it."""
+"""Every planted bug of transactions is found, by seeds or by a schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REGISTRIES = [
     ("tests.unit.transactions.test_planted_bugs", "NAMED"),
     ("tests.unit.transactions.test_planted_runtime_bugs", "BUGS"),
 ]
-"""Bugs that a schedule finds; an entry begins with its number, or the bug's docstring does."""
+"""Registries of bugs that a schedule finds. An entry begins with the bug's number, or the bug's docstring does."""
 NUMBER = re.compile(r"(?:(?:Planted b|B)ug )?(\d\d)\b")
 
 
@@ -33,7 +33,7 @@ NUMBER = re.compile(r"(?:(?:Planted b|B)ug )?(\d\d)\b")
 )
 def test_the_seeds_find_it(monkeypatch: pytest.MonkeyPatch, bug: Patch, seed: int) -> None:
     bug(monkeypatch)
-    # The seed that found it when this was written comes first; changed code may need another one.
+    # The recorded seed comes first. Changed code may need another one.
     seeds = [seed, *(other for other in range(SEEDS_MAX) if other != seed)]
     assert any(run_seed(seed).violations for seed in seeds)
 

@@ -19,7 +19,7 @@ def play(seed: int) -> None:
 
 
 def test_no_garbage_is_collected_while_a_seed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its moment would differ between processes, and so would the seed."""
+    """The moment of a collection would differ between processes, and so would the run of the seed."""
     was_enabled: list[bool] = []
 
     class Run(TransactionsRun):

@@ -1,10 +1,10 @@
-"""Client processes that talk to the transaction coordinators, leaders and group coordinators of
-simulated brokers.
+"""Client processes that send requests to the transaction coordinators, leaders and group coordinators of simulated
+brokers.
 
-A `Caller` sends one request at a time. If no response comes, it drops the connection, and repeats
-the request over another one. A `ProducerProcess` is one run of a producer with a transactional id;
-it records what it does and what it learns. Half of the producers use a new epoch for each
-transaction (transaction.version 2), the others one epoch for all.
+A `Caller` sends one request at a time. If no response arrives, it drops the connection, and repeats the request over
+another one. A `ProducerProcess` is one process of a producer with a transactional id; it records its operations and
+their outcomes. Half of the producers use a new epoch for each transaction (transaction.version 2), the others use one
+epoch for all transactions.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ class Caller:
         self._calls: dict[int, asyncio.Future[Any]] = {}
 
     def leader(self, partition: TopicIdPartition) -> int:
-        """Return the broker that leads the partition, -1 if none does."""
+        """Return the broker that leads the partition; -1 if none does."""
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         return -1 if state is None else state.leader
 
     def coordinator(self, topic_name: str, key: str) -> int:
-        """Return the broker that coordinates a transactional id or a group."""
+        """Return the broker that coordinates a transactional id or a group; -1 if none does."""
         partition = self.internal_partition(topic_name, key)
         return (
             -1
@@ -121,7 +121,9 @@ class Caller:
         )
 
     def internal_partition(self, topic_name: str, key: str) -> TransactionPartition | None:
-        """Return the partition of an internal topic that has the state of this key."""
+        """Return the partition of an internal topic that has the state of this key; None if the topic does not exist
+        yet.
+        """
         topic = self.cluster.log.image.topic(topic_name)
         if topic is None or not topic.partitions:
             return None
@@ -129,8 +131,8 @@ class Caller:
         return TransactionPartition(topic.topic_id, topic.name, state.partition)
 
     async def ask(self, find: Callable[[], int], request: Any) -> Any:
-        """Send a request and return the response or an ErrorCode; that is NETWORK_EXCEPTION if no
-        response came.
+        """Send a request to the broker that `find` returns. Return the response or an ErrorCode: NETWORK_EXCEPTION if
+        no response arrived.
         """
         broker_id = find()
         stream = self._streams.get(broker_id)
@@ -146,7 +148,7 @@ class Caller:
             async with asyncio.timeout(ATTEMPT_S):
                 return await future
         except TimeoutError:
-            # The request may still be on its way, over a connection that was given up.
+            # The request may still be in transit, over a connection that this client no longer uses.
             self._streams.pop(broker_id, None)
             stream.on_closed[0] = stream.on_message[0] = None
             if self.scheduler.chance(0.5):
@@ -201,7 +203,7 @@ class Caller:
 
 
 class ProducerProcess:
-    """One process with a transactional id, and its present producer id and epoch."""
+    """One process with a transactional id, and its current producer id and epoch."""
 
     def __init__(
         self,
@@ -253,7 +255,7 @@ class ProducerProcess:
             await self.caller.pause(20, 100)
 
     def use(self, identity: ProducerIdentity) -> None:
-        """Start to use this producer id and epoch."""
+        """Use this producer id and epoch from now on."""
         self.identity = identity
         self._sequences.clear()
 
@@ -269,7 +271,7 @@ class ProducerProcess:
         return transaction
 
     async def write(self, transaction: Transaction, target: TransactionPartition) -> int:
-        """Write a value and return it."""
+        """Write a new value in the transaction, and return the value."""
         partition = TopicIdPartition(target.topic_id, target.partition)
         if not self.is_tv2:
             await self.add(target)
@@ -296,7 +298,7 @@ class ProducerProcess:
         raise Fatal("no response")
 
     async def add(self, target: TransactionPartition) -> None:
-        """Register a partition, as clients do that keep one epoch for all transactions."""
+        """Register a partition, as clients with one epoch for all transactions do (AddPartitionsToTxn)."""
         if target in self._added:
             return
         identity = self.identity
@@ -322,7 +324,7 @@ class ProducerProcess:
         commit: CommitOffsets,
         places: Mapping[TopicPartition, GroupPartition],
     ) -> ErrorCode:
-        """Commit offsets of a group with the transaction. Errors of the group are returned."""
+        """Commit offsets of a group in the transaction. Errors of the group are returned."""
         if not self.is_tv2:
             offsets_partition = self.caller.internal_partition(OFFSETS_TOPIC, commit.group_id)
             assert offsets_partition is not None
@@ -345,7 +347,7 @@ class ProducerProcess:
             code = response.error if isinstance(response, OffsetsAnswer) else response
             if code is ErrorCode.NONE:
                 codes = set(response.partitions.values()) - {ErrorCode.NONE}
-                assert not codes, f"offsets are refused with {codes}"
+                assert not codes, f"offsets were refused with {codes}"
                 return code
             if code in LEFT_THE_GROUP:
                 return code
@@ -354,9 +356,9 @@ class ProducerProcess:
         raise Fatal("no response")
 
     async def end(self, transaction: Transaction, *, is_commit: bool) -> None:
-        """Ask for the end of the transaction until it is confirmed.
+        """Request the end of the transaction until it is confirmed.
 
-        A commit that comes too late is followed by an abort.
+        If a commit comes too late, an abort is requested after it.
         """
         identity = self.identity
         assert identity is not None
@@ -386,8 +388,8 @@ class ProducerProcess:
 
 
 def raise_final(code: ErrorCode) -> None:
-    """Raise Fatal or Abortable if the code ends the producer or the transaction; return if the
-    request is to be repeated.
+    """Raise Fatal or Abortable if the code ends the producer or the transaction. Return if the request must be
+    repeated.
     """
     if code is ErrorCode.TRANSACTION_ABORTABLE:
         raise Abortable

@@ -1,28 +1,25 @@
-"""The invariants of transactions that hold after each event (T1-T11 and T14), checked with
-knowledge of all logs.
+"""The invariants of transactions that must be true after each event (T1-T11 and T14), checked with all logs.
 
-The oracle reads what each leader appends and what becomes committed, in `__transaction_state`,
-`__consumer_offsets` and the data partitions. It decodes records with the production code's codecs,
-and checks with code of its own:
+The oracle reads the appends of each leader and the committed records, in `__transaction_state`, `__consumer_offsets`
+and the data partitions. It decodes records with the production code's codecs, and checks them with its own code:
 
-    T1    no producer id and epoch are given to clients twice; epochs of a producer id only rise
+    T1    clients get no producer id and epoch twice; epochs of a producer id only rise
     T2    a marker has the outcome of a decision that was committed before
     T3    a transaction has one decision, and a marker ends no other transaction
     T4    when a transaction is over, each of its partitions has a marker below the high watermark
-    T5    the partition of a batch was registered before by its transaction, and the batch lies
-          before the marker of that transaction
+    T5    a batch's transaction has registered the partition before the batch, and has its marker
+          after the batch
     T6    no batch of a producer has an epoch below that of an earlier marker
     T8    a read_committed reader gets exactly the committed records of its range
     T9    the end of a transaction that is confirmed to a client is committed; no broker appends a
           marker of a coordinator that it knows to be replaced
-    T10   what a group coordinator holds as committed and pending is what its log says
+    T10   the committed and pending offsets of a group coordinator are those in its log
     T11   steps of a query only rise, members of a step are committed only with the query's ledger,
           and no prepared member times out
     T14   no transaction times out before its time-out has passed by the true clock
 
-An append is checked when it is made, against what is committed then. A violation counts only when
-the append is committed, because what a deposed leader appends is truncated again.
-"""
+An append is checked when it is made, against the records that are committed then. A violation counts only when the
+append is committed, because the appends of a deposed leader are truncated."""
 
 from __future__ import annotations
 
@@ -68,8 +65,7 @@ _SLACK_MS: Final = 2
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """One transaction, as `__transaction_state` has it. `outcome` is None until a decision is
-    committed."""
+    """One transaction, as `__transaction_state` has it. `outcome` is None until a decision is committed."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -93,7 +89,7 @@ class CommittedLog:
     offsets: list[int] = field(default_factory=list)
     values: dict[int, tuple[int, Known]] = field(default_factory=dict)
     open: dict[int, Known] = field(default_factory=dict)  # by producer id
-    epochs: dict[int, int] = field(default_factory=dict)  # of markers, by producer id
+    epochs: dict[int, int] = field(default_factory=dict)  # of the last marker, by producer id
 
 
 class TransactionOracle(Invariants):
@@ -114,7 +110,7 @@ class TransactionOracle(Invariants):
         self._heard: dict[tuple[bytes, int], int] = {}
         self._impatient: set[bytes] = set()
 
-    # --- what a leader appends, and what becomes committed ---------------------------------------
+    # --- appends and commits ----------------------------------------------------------------------
 
     def after_step(self, broker: BrokerProcess, host: ObservedHost) -> None:
         super().after_step(broker, host)
@@ -130,7 +126,7 @@ class TransactionOracle(Invariants):
             self._scanned[key] = start
             return
         storage = broker.node.disk.storage
-        # The checks of the oracle must not run into the disk faults that are meant for the broker.
+        # The disk faults are for the broker, not for the reads of the oracle.
         fault, storage.fault = storage.fault, None
         try:
             for data, at, header in batches(host.log, start, replica.log_end):
@@ -145,9 +141,8 @@ class TransactionOracle(Invariants):
             storage.fault = fault
 
     def _shorten_leases(self, broker: BrokerProcess) -> None:
-        """Shorten the lease of staged members on this broker, so that they time out within a
-        run. A replica takes steps before any transaction is coordinated here, so this is early
-        enough."""
+        """Shorten the lease of staged members on this broker, so that they time out within a run. A replica's first
+        step comes before any transaction is coordinated here, so this is early enough."""
         if broker.incarnation not in self._impatient and broker.broker is not None:
             self._impatient.add(broker.incarnation)
             kind = broker.broker.transactions.coordinator._kind
@@ -167,7 +162,7 @@ class TransactionOracle(Invariants):
         elif header.is_control:
             known = self._judged[place] = self._decided(host.partition, data, at, header)
             control = read_control(data, at)
-            # The group coordinator looks at the epoch in the turn of the loop before it appends.
+            # The group coordinator checks the epoch in the turn of the loop before the append.
             is_ordered = host.topic == OFFSETS_TOPIC
             if isinstance(known, Known) and control.coordinator_epoch >= 0 and not is_ordered:
                 self._fenced(broker, host, known, control.coordinator_epoch)
@@ -175,7 +170,7 @@ class TransactionOracle(Invariants):
             self._judged[place] = self._registered(host.partition, header)
 
     def _registered(self, partition: TopicIdPartition, header: BatchHeader) -> Known | str:
-        """Check T5: find the transaction of a batch that is being appended."""
+        """Check T5: return the transaction of a batch that is being appended, or the violation."""
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         for known in reversed(self.transactions[header.producer_id]):
             if known.identity == identity and partition in known.registered:
@@ -187,7 +182,7 @@ class TransactionOracle(Invariants):
     def _decided(
         self, partition: TopicIdPartition, data: bytes, at: int, header: BatchHeader
     ) -> Known | str:
-        """Check T2: find the transaction of a marker that is being appended."""
+        """Check T2: return the transaction of a marker that is being appended, or the violation."""
         control = read_control(data, at)
         is_commit = control.type is ControlType.COMMIT
         is_own = control.coordinator_epoch < 0
@@ -203,14 +198,13 @@ class TransactionOracle(Invariants):
         return f"T2: {what} marker of ({header.producer_id}, {epoch}) without a decision"
 
     def _fenced(self, broker: BrokerProcess, host: ObservedHost, known: Known, epoch: int) -> None:
-        """Check T9: a broker that has learned of a newer coordinator appends no marker of an
-        older one."""
+        """Check T9: a broker that knows a newer coordinator appends no marker of an older one."""
         topic = broker.table.image.topic(TRANSACTIONS_TOPIC)
         index = absolute_java_hash(partition_key(known.transactional_id)) % len(topic.partitions)
         key = (broker.incarnation, index)
         heard = max(self._heard.get(key, -1), topic.partitions[index].leader_epoch)
         if epoch < heard:
-            text = f"marker of {known} in {host.partition} from coordinator epoch {epoch}, {heard} was heard"
+            text = f"marker of {known} in {host.partition} from coordinator epoch {epoch}, but {heard} is known"
             self.fail("T9", text)
         self._heard[key] = epoch
 
@@ -255,7 +249,7 @@ class TransactionOracle(Invariants):
                 log.offsets.append(offset)
                 log.values[offset] = (value, judged)
 
-    # --- __transaction_state ---------------------------------------------------------------------
+    # --- __transaction_state ----------------------------------------------------------------------
 
     def _states_committed(
         self, partition: TopicIdPartition, data: bytes, at: int, header: BatchHeader
@@ -292,7 +286,7 @@ class TransactionOracle(Invariants):
         self.states[name] = state
         if before is not None and before.producer_id == state.producer_id:
             if state.producer_epoch < before.producer_epoch:
-                self.fail("T1", f"{name} goes from {before} back to {state}")
+                self.fail("T1", f"{name} goes back from {before} to {state}")
         elif any(held.transactional_id != name for held in self.transactions[state.producer_id]):
             self.fail("T1", f"{name} gets producer id {state.producer_id} of another id")
         self._check_ledger(name, before, state, steps)
@@ -350,8 +344,8 @@ class TransactionOracle(Invariants):
         present.marker_epoch = state.producer_epoch
 
     def _timed_out(self, known: Known, state: Transaction, when: tuple[int, int]) -> None:
-        """Check T14: an open transaction times out only after its whole time, or after a grace
-        period if it was loaded meanwhile."""
+        """Check T14: an open transaction times out only after its whole time-out, or after a grace period if a
+        coordinator loaded it in the meantime."""
         if when[0] < 0 or known.begun[0] < 0 or SLOT_SEPARATOR in known.transactional_id:
             return
         elapsed_ms = (when[0] - known.begun[0]) // MS
@@ -362,8 +356,8 @@ class TransactionOracle(Invariants):
             self.fail("T14", f"{known} timed out after {elapsed_ms} ms")
 
     def _was_loaded(self, known: Known) -> bool:
-        """Return whether a coordinator failed and was loaded again in the same leader epoch:
-        then only the grace period counts."""
+        """Return whether a coordinator failed and was loaded again in the same leader epoch. Then only the grace period
+        counts."""
         return any(
             hosted.breaks
             for node in self.cluster.brokers.values()
@@ -372,8 +366,7 @@ class TransactionOracle(Invariants):
         )
 
     def _over(self, known: Known | None) -> None:
-        """Check T4: when a transaction is over, each of its partitions that still exists has its
-        committed marker."""
+        """Check T4: when a transaction is over, each of its partitions that still exists has its committed marker."""
         if known is None or known.is_over:
             return
         known.is_over = True
@@ -389,8 +382,8 @@ class TransactionOracle(Invariants):
         state: Transaction,
         steps: dict[TransactionalId, int],
     ) -> None:
-        """Check T11: the steps of a query only rise, and members of a step are committed only
-        with the query's ledger."""
+        """Check T11: the steps of a query only rise, and members of a step are committed only with the
+        query's ledger."""
         if before is None:
             return
         if before.ledger is not None and (
@@ -407,20 +400,19 @@ class TransactionOracle(Invariants):
         if before.is_prepared and state.ended_by is EndedBy.TIMEOUT:
             self.fail("T11", f"{name} was prepared for step {before.staged.step}, and timed out")
 
-    # --- what clients are told -------------------------------------------------------------------
+    # --- responses to clients ---------------------------------------------------------------------
 
     def identity_told(self, name: str, identity: ProducerIdentity | None) -> None:
-        """Check T1 and T9: the producer id and epoch that a client receives are committed, and
-        no other client has them. Requests that waited for the same completion are decided in one
-        step, which commits only the last of their epochs; the others are already fenced when
-        their producers receive them."""
+        """Check T1 and T9: the producer id and epoch that a client receives are committed, and no other client has
+        them. Requests that waited for the same completion are decided in one step, which commits only the last of their
+        epochs; the others are already fenced when their producers receive them."""
         assert identity is not None
         if identity in self._told:
-            self.fail("T1", f"{name} is told {identity} again")
+            self.fail("T1", f"{name} receives {identity}, which was given before")
         if identity.epoch >= MARKER_EPOCH_MAX:
-            self.fail("T1", f"{name} is told {identity}")
+            self.fail("T1", f"{name} receives {identity}, whose epoch is too high")
         if identity.epoch > self._epochs.get(identity.producer_id, -1):
-            self.fail("T9", f"{name} is told {identity}, which is not committed")
+            self.fail("T9", f"{name} receives {identity}, which is not committed")
         self._told.add(identity)
 
     def end_told(self, request: EndTransaction) -> None:
@@ -433,7 +425,7 @@ class TransactionOracle(Invariants):
         # An abort without a registered partition decides nothing.
         if request.is_commit in outcomes or (not request.is_commit and outcomes <= {False}):
             return
-        self.fail("T9", f"{request} is confirmed, and {outcomes} is committed")
+        self.fail("T9", f"{request} is confirmed, but {outcomes} is committed")
 
     def committed_read(
         self,
@@ -449,18 +441,21 @@ class TransactionOracle(Invariants):
         for offset in log.offsets[first:end]:
             value, known = log.values[offset]
             if partition not in known.ended:
-                self.fail("T7", f"a reader passes {offset} of {partition}, of {known}")
+                self.fail(
+                    "T7",
+                    f"a reader passes offset {offset} of {partition}, which belongs to {known}",
+                )
             if known.outcome:
                 expected.append((offset, value))
         if list(records) != expected:
             text = f"[{position}, {next_offset}) of {partition} is {records}, not {expected}"
             self.fail("T8", text)
 
-    # --- groups ----------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------
 
     def look_at_groups(self, broker: BrokerProcess) -> None:
-        """Check T10 at coordinators that wait for no append: what they hold as committed and
-        pending is what the log says."""
+        """Check T10 at coordinators that do not wait for an append: their committed and pending offsets are those in
+        the log."""
         assert broker.broker is not None
         host = broker.broker.groups._host
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
@@ -482,17 +477,22 @@ class TransactionOracle(Invariants):
                 for partition, commit in offsets.of(group).items()
             }
             if committed != folded.committed:
-                self.fail("T10", f"committed are {committed}, by the log {folded.committed}")
+                self.fail(
+                    "T10",
+                    f"the committed offsets are {committed}, but by the log {folded.committed}",
+                )
             pending = {
                 (group, str(partition))
                 for group in offsets.pending.groups()
                 for partition in offsets.pending.partitions_of(group)
             }
             if pending != folded.pending:
-                self.fail("T10", f"pending are {pending}, by the log {folded.pending}")
+                self.fail(
+                    "T10", f"the pending offsets are {pending}, but by the log {folded.pending}"
+                )
 
     def unfinished(self) -> list[Known]:
-        """Return the transactions that are not over (T13)."""
+        """Return the transactions that are not over yet (T13)."""
         return [known for known in self.present.values() if not known.is_over]
 
 

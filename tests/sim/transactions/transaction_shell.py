@@ -1,5 +1,5 @@
-"""The part of a simulated broker's listener that serves transactional clients, with the production
-code's coordinators.
+"""The part of a simulated broker's listener that serves transactional clients with the production code's
+coordinators.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ProduceTransactional:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsetsInTransaction:
-    """A request to commit offsets of a group with a transaction."""
+    """A request to commit offsets of a group in a transaction."""
 
     commit: CommitInTransaction
     transactional_id: str
@@ -71,9 +71,7 @@ class FetchCommitted:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRead:
-    """The committed records that a reader finds in the response as (offset, value) pairs, and the
-    offset where it reads on.
-    """
+    """The committed records in a response as (offset, value) pairs, and the offset at which the next read begins."""
 
     records: tuple[tuple[int, int], ...]
     next_offset: int
@@ -100,17 +98,14 @@ class TransactionCall:
 
 @dataclass(frozen=True, slots=True)
 class TransactionAnswer:
-    """The response, or the error code with which the broker refused the request."""
+    """The response to a request, or the error code with which the broker refused the request."""
 
     call_id: int
     response: Any
 
 
 def accept(life: BrokerProcess, stream: Stream) -> None:
-    """Serve a client's connection.
-
-    Its requests start in order, one after the other, as on the Kafka listener.
-    """
+    """Serve a client's connection. Its requests begin in order, one after the other, as on the Kafka listener."""
     broker = life.broker
     assert broker is not None
     number = broker.transactions.connection_numbers.next()
@@ -213,8 +208,8 @@ async def _fetch(
 
 
 def _visible(read: ReadOutcome, position: int) -> list[tuple[int, int]]:
-    """Remove the records of aborted transactions from a response by its list of them, as clients
-    do.
+    """Return the records of a response without those of aborted transactions, which the response lists, as
+    clients do.
     """
     aborted = sorted(read.aborted or (), key=lambda item: item.first_offset)
     skipped: set[int] = set()
@@ -235,9 +230,7 @@ def _visible(read: ReadOutcome, position: int) -> list[tuple[int, int]]:
 
 
 def _begun(aborted: list[AbortedRange], last_offset: int) -> set[int]:
-    """Remove the transactions that begin up to this offset from the list, and return their producer
-    ids.
-    """
+    """Remove the transactions that begin up to this offset from the list, and return their producer ids."""
     begun: set[int] = set()
     while aborted and aborted[0].first_offset <= last_offset:
         begun.add(aborted.pop(0).producer_id)

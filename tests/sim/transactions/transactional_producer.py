@@ -1,7 +1,4 @@
-"""Producers with a transactional id.
-
-They are killed and restarted, and sometimes two processes have the same id.
-"""
+"""Producers with a transactional id. They are killed and restarted, and sometimes two processes have the same id."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from tests.sim.transactions.transaction_client import (
 )
 
 DATA_TOPIC: Final = TOPICS[1]
-"""The members of the groups that copy this topic subscribe to it by its name."""
+"""The members of the groups that copy this topic subscribe to it by this name."""
 
 
 def partitions_of(cluster: Cluster, topic_name: str) -> list[TransactionPartition]:
-    """Return the partitions of a topic in the form that transactions register."""
+    """Return the partitions of a topic in the form in which transactions register them."""
     topic = cluster.log.image.topic(topic_name)
     assert topic is not None
     return [
@@ -37,9 +34,7 @@ def partitions_of(cluster: Cluster, topic_name: str) -> list[TransactionPartitio
 
 
 class ClientMachine:
-    """A machine whose client process is killed and started again; `_run` is the program of the
-    process.
-    """
+    """A machine whose client process is killed and started again. `_run` is the program of the process."""
 
     def __init__(self, cluster: Cluster, client_id: int) -> None:
         self.cluster = cluster
@@ -50,10 +45,7 @@ class ClientMachine:
         self._running: list[tuple[Process, SimulatedLoop]] = []
 
     def start(self) -> None:
-        """Start a process without any memory.
-
-        An older process that was not killed continues beside it.
-        """
+        """Start a process without any state. An older process that was not killed continues to run."""
         self.lives += 1
         process = Process(self.scheduler, self.client_id)
         loop = SimulatedLoop.of(process)
@@ -70,7 +62,7 @@ class ClientMachine:
             loop.close()
 
     def stall(self, duration_us: int) -> None:
-        """Stop all processes as by SIGSTOP, and continue them after the duration."""
+        """Stop all processes, as SIGSTOP does, and continue them after the duration."""
         for process, _ in self._running:
             process.stall(duration_us)
             self.cluster.network.process_stalled(process, duration_us)
@@ -136,7 +128,7 @@ class TransactionalProducer(ClientMachine):
 
 
 class Bank(TransactionalProducer):
-    """Moves amounts between two partitions: each transaction adds to one what it takes from the
+    """Moves amounts between two partitions: each transaction subtracts an amount from one partition and adds it to the
     other.
     """
 

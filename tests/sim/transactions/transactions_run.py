@@ -1,6 +1,4 @@
-"""One seed of transactional clients under faults; then all faults are repaired, and the clients'
-history is checked.
-"""
+"""One seed of transactional clients under faults. Then all faults are repaired, and the clients' history is checked."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ from tests.sim.transactions.transactional_producer import (
 
 STORM_US: Final = 20 * SECOND
 SETTLED_US_MAX: Final = 90 * SECOND
-RESTARTED: Final = 0.4  # chance, every two seconds, that a client is killed
+RESTARTED: Final = 0.4  # the chance that a client is killed, every two seconds
 _FSYNC: Final = (("min.insync.replicas", "2"), ("durability", "fsync"))
 TOPICS: Final = (
     NewTopic(name=DATA_TOPIC, partition_count=3, replication_factor=3, configs=_FSYNC),
@@ -73,14 +71,12 @@ class Outcome:
 
     @property
     def decided(self) -> int:
-        """Return how many transactions were confirmed to their clients as committed or aborted."""
+        """The number of transactions that were confirmed to their clients as committed or aborted."""
         return self.counters["transactions committed"] + self.counters["transactions aborted"]
 
 
 class TransactionsRun:
-    """A cluster with producers, a bank and a reader, and with copiers, a query with staged writes,
-    or both.
-    """
+    """A cluster with producers, a bank and a reader, and with copiers, a query with staged writes, or both."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -116,7 +112,7 @@ class TransactionsRun:
             self.copiers = copiers(self.cluster, FIRST_MEMBER, values, self.history)
 
     def run(self) -> Outcome:
-        """Run the seed; nothing is raised."""
+        """Run the seed. Never raises."""
         outcome = Outcome(self.seed)
         try:
             with deterministic(self.scheduler):
@@ -171,7 +167,7 @@ class TransactionsRun:
         if self.scheduler.chance(0.2):
             machine.stall(self.scheduler.between(500 * MS, (TIMEOUT_MS + 2_000) * MS))
         elif self.scheduler.chance(0.3):
-            # Start a second process, as if the first one were taken for dead.
+            # Start a second process while the first one still runs.
             self.scheduler.counters["two processes with one id"] += 1
             machine.start()
         else:
@@ -196,7 +192,7 @@ class TransactionsRun:
             node.restart_later(self.scheduler.between(50 * MS, 3 * SECOND))
 
     def _delay_requests(self, machine: ClientMachine) -> None:
-        """Let what the client sends now arrive after what it sends later over other connections."""
+        """Delay the requests that the client sends now, so that they arrive after later ones on other connections."""
         delays = self.cluster.network.extra_delay_us
         for broker_id in self.cluster.brokers:
             delays[machine.client_id, broker_id] = self.scheduler.between(1_700, 4_000) * MS
@@ -208,13 +204,11 @@ class TransactionsRun:
         self.scheduler.after(self.scheduler.between(100, 800) * MS, end)
 
     def _settle(self) -> None:
-        """Check P15 and T13: after the last fault every transaction ends, and all records become
-        visible.
-        """
+        """Check P15 and T13: after the last fault every transaction ends, and all records become visible."""
         self._run_until(self._is_whole, 120 * SECOND, "an ISR is not full")
         stager = self.stager
         if stager is not None:
-            # Members that dead drivers left are aborted by the completion of a later step.
+            # The completion of a later step aborts the members that dead drivers left.
             stager.die()
             stager.start()
             step = stager.completed_step
@@ -226,7 +220,7 @@ class TransactionsRun:
         self.scheduler.run(self.scheduler.now_us + (TIMEOUT_MS + 5_000) * MS)
         for client in (*self.machines, *self.copiers):
             client.die()
-        what = "T13: a transaction is open, or a last stable offset stands still"
+        what = "T13: a transaction is open, or a last stable offset does not move"
         self._run_until(self._is_stable, SETTLED_US_MAX, what)
 
     def _run_until(self, condition: Callable[[], bool], limit_us: int, what: str) -> None:
@@ -239,12 +233,12 @@ class TransactionsRun:
         self._look_at_logs()
 
     def _look_at_logs(self) -> None:
-        """Check T6, T7, T10 and T12: each broker's view of its logs is what their batches say."""
+        """Check T6, T7, T10 and T12: each broker's view of its logs agrees with their batches."""
         for node in self.cluster.brokers.values():
             if node.life is None or not node.life.is_serving:
                 continue
             storage = node.disk.storage
-            # The checks must not run into the disk faults that are meant for the broker.
+            # The disk faults are for the broker, not for the reads of these checks.
             fault, storage.fault = storage.fault, None
             try:
                 for host in node.life.table.by_id.values():
@@ -283,9 +277,7 @@ class TransactionsRun:
         return logs
 
     def _is_stable(self) -> bool:
-        """Return whether every replica of every partition shows all its records to read_committed
-        readers.
-        """
+        """Return whether every replica of every partition shows all its records to read_committed readers."""
         return (
             all(
                 len(logs) == 3
@@ -340,8 +332,9 @@ class TransactionsRun:
 def run_seed(seed: int) -> Outcome:
     """Run one seed without garbage collection.
 
-    A collection ends coroutines of brokers that have left, which then close their connections. Its moment depends on
-    what the process allocated before, so one seed had different last turns of such a broker in two processes.
+    A collection ends coroutines of broker processes that have ended, which then close their connections. The moment of
+    a collection depends on what the process allocated before, so one seed had different last turns of such a broker in
+    two processes.
     """
     was_enabled = gc.isenabled()
     gc.collect()
