@@ -35,10 +35,10 @@ rootLogger.appenderRef.file.ref = FILE
 
 @contextmanager
 def java(
-    jars: Path, folder: Path, name: str, main_class: str, config: dict[str, Any]
+    jars: Path, folder: Path, name: str, main_class: str, config: dict[str, Any], *arguments: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `main_class` with that configuration file until the end of the `with` block; its log is
-    in the same folder.
+    """Run `main_class` with that configuration file, and with more arguments, until the end of the
+    `with` block; its log is in the same folder.
     """
     properties = folder / f"{name}.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
@@ -46,7 +46,15 @@ def java(
     options = ["-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
-            ["java", *options, "-cp", f"{folder}:{jars}/*", main_class, str(properties)],
+            [
+                "java",
+                *options,
+                "-cp",
+                f"{folder}:{jars}/*",
+                main_class,
+                str(properties),
+                *arguments,
+            ],
             stdout=log,
             stderr=log,
             cwd=folder,
