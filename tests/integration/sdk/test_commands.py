@@ -235,7 +235,7 @@ def test_a_key_separator_is_unescaped_and_lines_without_it_are_counted(
         check=True,
         timeout=60,
     )
-    assert done.stderr == "odradek: 1 of 2 lines had no '\\t': its record has no key\n"
+    assert done.stderr == "odradek: 1 of 2 lines had no '\\t': its record was sent without a key\n"
     lines = run(dev, "consume", "tabs", "--from-beginning", "--exit-at-end", "-f", "%k=%v\\n")
     assert lines == "a=1\n=b\n"
 

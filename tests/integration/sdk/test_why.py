@@ -222,8 +222,11 @@ def test_a_reader_of_committed_records_waits_for_an_open_transaction(
                 producer.send(topic, b"1").result(30)
                 causes = until(cluster, group, lambda seen: bool(seen) and "wait for" in str(seen))
                 (waiting,) = causes[0]["because"]
-                assert "it began at offset 0, the end is 1; producer" in waiting["evidence"]
-                assert f"with the transactional id {topic}" in waiting["evidence"]
+                assert (
+                    "the transaction began at offset 0, and the end offset is 1; its producer"
+                    in waiting["evidence"]
+                )
+                assert f"and transactional id {topic}" in waiting["evidence"]
                 (open_one,) = until(cluster, topic, says(f"the transaction of {topic} is open"))
                 assert f"it has records in {topic}-0" in open_one["evidence"]
                 assert f"`odradek transaction abort {topic}`" in open_one["remedy"]

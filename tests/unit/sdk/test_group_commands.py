@@ -136,7 +136,7 @@ def test_lines_of_other_groups_in_a_file_are_left_out(
     run("group", "seek", "billing", "--from-file", str(file))
     assert committed() == [8, 9]
     refused = run("group", "seek", "fresh", "--from-file", str(file), status=2)
-    assert "has no offsets of group fresh" in refused
+    assert "has no offsets for group fresh" in refused
 
 
 @pytest.mark.parametrize("text", ["", "orders", "orders,0,soon", "{}", '{"partitions": [7]}'])
@@ -152,8 +152,8 @@ def test_a_file_without_offsets_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "give one of --to"),
-        (["--to", "end", "--by", "1"], "give one of --to"),
+        ([], "choose the new offsets with one of --to"),
+        (["--to", "end", "--by", "1"], "choose the new offsets with one of --to"),
         (["--to", "soon"], "--to soon"),
         (["--since", "soon"], "--since soon"),
         (["--from-file", "/no/such/file"], "cannot read /no/such/file"),
@@ -168,7 +168,7 @@ def test_an_unclear_position_is_refused(
 
 def test_a_group_without_offsets_needs_topics(cluster: MemoryCluster) -> None:
     said = run("group", "seek", "fresh", "--to", "end", status=1)
-    assert "group fresh has no committed offsets to change" in said
+    assert "group fresh has no committed offsets: check its name" in said
     assert "--topic" in said
     said = run("group", "seek", "billing", "--from-group", "fresh", status=1)
     assert "group fresh has no" in said

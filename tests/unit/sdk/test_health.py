@@ -165,8 +165,8 @@ def test_transactions_that_hang_or_are_damaged_are_named(admin: StandInAdmin) ->
     )
     hanging, torn, orphaned = examined(admin)["problems"]
     assert hanging.startswith("orders-0: the transaction of producer 7 from offset 3 hangs")
-    assert torn.endswith("offset 5 is torn: it was committed elsewhere, and not here")
-    assert orphaned.endswith("offset 5 lost its marker and was committed by the leader")
+    assert torn.endswith("offset 5 was committed in other partitions, but not in this one")
+    assert orphaned.endswith("offset 5 lost its marker; the partition's leader committed it")
 
 
 def test_a_broker_of_an_earlier_release_knows_nothing_of_transactions(admin: StandInAdmin) -> None:

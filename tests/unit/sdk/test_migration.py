@@ -116,7 +116,7 @@ def test_what_is_missing_here_is_reported_with_a_way_out_all_at_once(tmp_path: P
 def test_a_misspelt_setting_is_reported_with_the_one_that_is_meant(tmp_path: Path) -> None:
     (misspelt,) = plan(STOCK + "compresion.type=zstd\n", tmp_path).lacks
     assert misspelt.note == (
-        "this program does not know the setting; did you mean compression.type?"
+        "this program does not know the setting: did you mean compression.type?"
     )
 
 

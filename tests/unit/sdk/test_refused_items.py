@@ -74,7 +74,7 @@ async def test_what_other_filters_deleted_is_counted() -> None:
     with pytest.raises(InvalidRequest) as raised:
         await admin_of({1: "too many"}).delete_acls(filters)
     assert raised.value.message == (
-        "1 of 3 were refused (ACLs that the others deleted: 2): filter 2: too many"
+        "1 of 3 were refused (the other filters deleted 2 ACLs): filter 2: too many"
     )
 
 

@@ -57,7 +57,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
         (["topic", "lst"], "Did you mean 'list'?"),
         (["--timeout", "0", "topic", "list"], "--timeout"),
         (["topic", "create", "t", "--config", "novalue"], "does not have the form NAME=VALUE"),
-        (["topic", "alter-config", "t"], "no change is given"),
+        (["topic", "alter-config", "t"], "nothing to change"),
         (["group", "seek", "g", "--to", "never", "--topic", "t"], "write start, end"),
         (
             ["storage", "format", "--data-dir", "/tmp/x", "--node-id", "1", "--voters", "a"],

@@ -1,6 +1,6 @@
 """`odradek acl` and `odradek user`: access control entries and SCRAM users.
 
-DENY wins over ALLOW. Operations that no entry allows are denied.
+A DENY entry overrides every ALLOW entry. An operation that no entry allows is denied.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def _word(member: IntEnum) -> str:
 
 
 def _words(*members: Kind) -> dict[str, Any]:
-    """Return the allowed arguments of an option: the names of these enum members, in lower case and with dashes."""
+    """Return the arguments of `typer.Option` for an option whose values are the names of these enum members, in lower
+    case and with dashes.
+    """
     by_word = {_word(member): member for member in members}
 
     def parse(value: str | Kind) -> Kind:
@@ -120,13 +122,14 @@ def add(
         list[str],
         typer.Option(
             metavar="PRINCIPAL",
-            help="Principal: User:NAME, User:CN=... of a certificate, or User:* for everybody. Repeatable.",
+            help="Principal that the entry is for: User:NAME, User:CN=... from a client certificate,"
+            " or User:* for everybody. Repeatable.",
             autocompletion=complete_principals,
         ),
     ],
     operation: Annotated[
         list[Operation],
-        typer.Option(help=f"Operation: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
+        typer.Option(help=f"Operation to allow: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
     ],
     topic: Topics = None,
     group: Groups = None,
@@ -135,26 +138,30 @@ def add(
     pattern: Annotated[
         PatternType,
         typer.Option(
-            help="Match resource names exactly (literal), or by their beginning (prefixed).",
+            help="literal: the entry applies to the resource with exactly this name;"
+            " prefixed: to every resource whose name begins with it.",
             show_default="literal",
             **_PATTERNS,
         ),
     ] = PatternType.LITERAL,
     deny: Annotated[
         bool,
-        typer.Option("--deny", help="Deny instead of allowing. Wins over entries that allow."),
+        typer.Option(
+            "--deny",
+            help="Deny the operation instead. A deny entry overrides every allow entry.",
+        ),
     ] = False,
     host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Limit the entry to clients at this IP address. Repeatable. [default: any address]",
+            help="Limit the entry to clients with this IP address. Repeatable. [default: any address]",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Add access control entries. An entry that exists already stays as it is."""
+    """Add access control entries. An entry that already exists is not changed."""
     from odradek.admin.access import Acl
 
     resources = _resources(topic, group, transactional_id, cluster)
@@ -205,17 +212,22 @@ PrincipalFilter = Annotated[
 ]
 OperationFilter = Annotated[
     list[Operation] | None,
-    typer.Option("--operation", help="Only entries for this operation. Repeatable.", **_OPERATIONS),
+    typer.Option(
+        "--operation", help="Select entries for this operation. Repeatable.", **_OPERATIONS
+    ),
 ]
 PermissionFilter = Annotated[
     Permission | None,
-    typer.Option(help="Select only entries that allow, or only entries that deny.", **_PERMISSIONS),
+    typer.Option(help="Select only allow entries, or only deny entries.", **_PERMISSIONS),
 ]
 HostFilter = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Select entries for this IP address."),
+    typer.Option(metavar="ADDRESS", help="Select entries that are limited to this IP address."),
 ]
-_PATTERN_HELP = "Select entries of this pattern type; match: all that apply to the name."
+_PATTERN_HELP = (
+    "Select entries of this pattern type. any: of every type;"
+    " match: every entry that applies to the given name."
+)
 
 
 @acl_app.command("list")
@@ -234,7 +246,7 @@ def list_acls(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List access control entries, all of them or those selected."""
+    """List all access control entries, or those that the options select."""
     resources = _resources(topic, group, transactional_id, cluster)
     filters = _filters(principal, operation, resources, pattern, permission, host)
 
@@ -258,19 +270,19 @@ def remove(
     ] = PatternType.LITERAL,
     permission: PermissionFilter = None,
     host: HostFilter = None,
-    every: Annotated[bool, typer.Option("--all", help="Select every entry.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Select all entries.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the entries without removing them.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Remove the selected access control entries. The status is 1 if there are none."""
+    """Remove the access control entries that the options select. The exit status is 1 if no entry matches."""
     resources = _resources(topic, group, transactional_id, cluster)
     is_narrow = any((principal, operation, resources, permission, host))
     if is_narrow is every:
         fail(
-            "no entries are selected: add options such as --principal or --topic, or --all for every entry",
+            "select entries either with options such as --principal or --topic, or all of them with --all",
             status=EXIT_USAGE,
         )
     if not resources:
@@ -355,14 +367,14 @@ PASSWORD_CHARACTERS_MAX = 1024
 
 
 class Scram(StrEnum):
-    """The SCRAM mechanisms, by the names that users type."""
+    """The SCRAM mechanisms. The values are the names that users type."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
 
     @property
     def number(self) -> ScramMechanism:
-        """The mechanism as the admin takes it."""
+        """Return the same mechanism as a member of the enum that `Admin` uses."""
         from odradek.admin.access import ScramMechanism
 
         return ScramMechanism[self.name.replace("SHA", "SCRAM_SHA")]
@@ -382,14 +394,14 @@ Iterations = Annotated[
         min=4096,
         max=16_384,
         metavar="N",
-        help="SCRAM iterations. More of them slow down guessing the password from a stolen credential.",
+        help="SCRAM iterations. More iterations make it harder to guess the password from a stolen credential.",
     ),
 ]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Read the password from this file's first line. [default: a prompt, or standard input]",
+        help="Read the password from the first line of this file. [default: prompt, or read standard input]",
     ),
 ]
 Password = Annotated[
@@ -411,7 +423,9 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Create a user. The password comes from a prompt, or from the first line of standard input."""
+    """Create a user. On a terminal, the command prompts for the password; otherwise it reads the first line of standard
+    input.
+    """
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, True)
 
 
@@ -425,9 +439,9 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the password of a user. Without --mechanism, it changes for all mechanisms of the user.
+    """Change the password of a user.
 
-    Open sessions of the user end.
+    Without --mechanism, the password changes for every mechanism that the user has. Open sessions of the user end.
     """
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 
@@ -471,7 +485,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete users. They can no longer log in, and their open gRPC logins end."""
+    """Delete users. A deleted user can no longer log in, and the user's open gRPC sessions end."""
     selected = {name.number for name in mechanism or ()}
 
     async def work(client: Client) -> list[dict[str, Any]]:
@@ -483,7 +497,7 @@ def delete(
         missing = set(names).difference(user for user, _ in rows)
         if missing:
             fail(
-                f"these users do not exist or have no credential of that mechanism: {', '.join(sorted(missing))}"
+                f"these users do not exist or have no credential for that mechanism: {', '.join(sorted(missing))}"
             )
         if not dry_run:
             for user, kind in rows:
@@ -511,7 +525,7 @@ def _set(
         users = await client.admin.describe_scram_users()
         existing = next((user for user in users if user.name == name), None)
         if is_new and existing is not None:
-            raise OdradekError(f"user {name} exists", hint=f"odradek user alter {name}")
+            raise OdradekError(f"user {name} already exists", hint=f"odradek user alter {name}")
         if not is_new and existing is None:
             raise OdradekError(f"there is no user {name}", hint=f"odradek user create {name}")
         kinds = [mechanism.number for mechanism in mechanisms or ()]
@@ -550,7 +564,7 @@ def _password(file: Path | None, given: str | None) -> str:
         from getpass import getpass
 
         password = getpass("Password: ", stream=sys.stderr)
-        if getpass("Repeat it: ", stream=sys.stderr) != password:
+        if getpass("Repeat the password: ", stream=sys.stderr) != password:
             fail("the two passwords differ", status=EXIT_USAGE)
     else:
         password = sys.stdin.readline().rstrip("\r\n")

@@ -37,8 +37,9 @@ def bench(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Measure how fast records are produced and consumed. The command creates a test topic and deletes it
-    at the end.
+    """Measure how fast records are produced and consumed.
+
+    The command creates a test topic and deletes it at the end.
     """
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     how: Literal[1, "all"] = "all" if acks == "all" else 1
@@ -81,7 +82,10 @@ async def _consume(client: Client, topic: str, records: int) -> float:
         while read < records:
             records_read = await consumer.getmany(timeout_ms=10_000, max_records=10_000)
             if not records_read:
-                fail(f"only {read} of {records} records arrived, and then none for 10 s")
+                fail(
+                    f"only {read} of {records} records arrived, and none in the last 10 s:"
+                    " `odradek why` shows what is wrong"
+                )
             read += len(records_read)
         return time.perf_counter() - began
 

@@ -1,8 +1,8 @@
-"""A cluster's own certificate authority: one key that signs the certificates of its nodes.
+"""A certificate authority for one cluster: one key that signs the certificates of the cluster's nodes and clients.
 
-A node's certificate carries its identity as a DNS name in the subject alternative names (`broker-1`, `controller-2`),
-which is what peers check; the host names and addresses to which clients connect are listed there, too. Keys are
-P-256, written with mode 0600.
+The subject alternative names of a node's certificate contain the identity of the node (`broker-1`, `controller-2`) as a
+DNS name, which other nodes verify. They also contain the host names and addresses that clients connect to. Keys are on
+curve P-256, and key files have mode 0600.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_BACKDATED = datetime.timedelta(minutes=5)  # because clocks differ
+# A new certificate must already be valid on hosts whose clocks are behind.
+_BACKDATED = datetime.timedelta(minutes=5)
 
 
 class CertificateAuthorityError(RuntimeError):
-    """The directory has no authority, already has one, or lacks the certificate."""
+    """The directory has no authority, already has one, or does not have the certificate to renew."""
 
 
 class CertificateAuthority:
-    """A certificate authority, stored in a directory as `ca.crt` and `ca.key`. It issues `NAME.crt` and `NAME.key`
-    beside them.
+    """A certificate authority, stored in a directory as `ca.crt` and `ca.key`. Issued certificates and keys are stored
+    in the same directory as `NAME.crt` and `NAME.key`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,7 +37,9 @@ class CertificateAuthority:
         self._key_path = directory / "ca.key"
 
     def create(self, *, common_name: str, days: int) -> Path:
-        """Create a new authority. An existing one is never replaced, because every node trusts it."""
+        """Create a new authority and return the path of its certificate. An existing authority is never replaced,
+        because every node trusts it.
+        """
         if self._key_path.exists():
             raise CertificateAuthorityError(
                 f"{self.directory} already has an authority: use it to issue certificates, or choose another --dir"
@@ -55,11 +58,13 @@ class CertificateAuthority:
         return self._certificate_path
 
     def issue(self, name: str, *, hosts: Sequence[str], days: int) -> tuple[Path, Path]:
-        """Issue a certificate for a node or client, and return the paths of certificate and key. An older certificate
-        with that name is replaced.
+        """Issue a certificate for a node or client, and return the paths of the certificate and its key. An older
+        certificate with the same name is replaced.
         """
         if "/" in name or name in ("", ".", "..", "ca"):
-            raise CertificateAuthorityError(f"{name!r} cannot be the name of a certificate")
+            raise CertificateAuthorityError(
+                f"{name!r} cannot be the name of a certificate: choose one without /, other than ca"
+            )
         authority, authority_key = self._load()
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives: list[x509.GeneralName] = [x509.DNSName(name)]
@@ -86,13 +91,13 @@ class CertificateAuthority:
         return certificate_path, key_path
 
     def renew(self, name: str, *, days: int) -> tuple[Path, Path]:
-        """Issue a new certificate and key with the names of the existing one. Running processes load them without a
-        restart.
+        """Issue a new certificate and key with the same subject alternative names as the existing certificate, and
+        return the paths of both. Running processes load the new files without a restart.
         """
         path = self.directory / f"{name}.crt"
         if not path.exists():
             raise CertificateAuthorityError(
-                f"{path} does not exist: `odradek tls issue {name}` makes it"
+                f"{path} does not exist: create it with `odradek tls issue {name}`"
             )
         old = x509.load_pem_x509_certificate(path.read_bytes())
         names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -105,7 +110,7 @@ class CertificateAuthority:
     def _load(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         if not self._key_path.exists():
             raise CertificateAuthorityError(
-                f"{self.directory} has no authority: `odradek tls init --dir {self.directory}` makes one"
+                f"{self.directory} has no authority: create one with `odradek tls init --dir {self.directory}`"
             )
         key = serialization.load_pem_private_key(self._key_path.read_bytes(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey), "ca.key is not an EC key"
@@ -129,8 +134,8 @@ def _unsigned(
 
 
 def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Return the identifier of the authority's key, which strict verification (Python 3.13's default) requires (RFC
-    5280).
+    """Return the identifier of the authority's key (RFC 5280). Strict verification, which is the default of Python
+    3.13, requires it in certificates.
     """
     public_key = authority.public_key()
     assert isinstance(public_key, ec.EllipticCurvePublicKey), "the authority's key is not an EC key"

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAMED_MAX: Final = 20
-"""The most partitions that one command lists. For more, it prints only their number."""
+"""The most partitions that one command lists by name. If there are more, the command adds only their number."""
 SILENT_MS: Final = 5_000
-"""A controller counts as down if the leader has not heard from it for this long."""
+"""A controller counts as down if the active controller has not heard from it for this long."""
 
 app = typer.Typer(
     help="Show brokers and health, change configs, rebalance replicas.", no_args_is_help=True
@@ -93,8 +93,8 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
 
 async def _free_bytes(client: Client) -> dict[int, int | None]:
-    """Return the free bytes of each broker's file system; empty if the caller is not authorized, or a broker's release
-    is too old.
+    """Return the free bytes of each broker's file system, by broker id. The result is empty if the caller is not
+    authorized, or if the release of a broker cannot report them.
     """
     from odradek.errors import AuthorizationFailed, UnsupportedOperation
 
@@ -122,10 +122,7 @@ def logs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show data directories and the sizes of logs.
-
-    Sizes are in bytes.
-    """
+    """Show data directories and the sizes of logs, in bytes."""
 
     async def work(client: Client) -> list[LogDirDescription]:
         directories = await client.admin.describe_log_dirs(broker or (), include_partitions=True)
@@ -175,15 +172,15 @@ def unregister(
 
     async def work(client: Client) -> int:
         topics = await client.admin.list_topics(include_internal=True)
-        held = sum(broker in p.replicas for topic in topics for p in topic.partitions)
-        if not held:
+        replica_count = sum(broker in p.replicas for topic in topics for p in topic.partitions)
+        if not replica_count:
             await client.admin.unregister_broker(broker)
-        return held
+        return replica_count
 
-    if held := with_client(bootstrap, work):
+    if replica_count := with_client(bootstrap, work):
         fail(
-            f"broker {broker} has replicas of {held} partitions: move them to the other brokers first"
-            " (`odradek cluster spread --over`)"
+            f"broker {broker} has replicas of {replica_count} partitions: move them to other brokers first"
+            " (`odradek cluster spread --over ID,...`)"
         )
     print(f"broker {broker} is no longer registered")
 
@@ -194,7 +191,7 @@ def spread(
         str,
         typer.Option(
             metavar="ID,...",
-            help="Ids of the brokers on which all replicas shall be placed, separated by commas."
+            help="Ids of the brokers to place all replicas on, separated by commas."
             " [default: all live brokers]",
             autocompletion=complete_broker_lists,
         ),
@@ -209,10 +206,10 @@ def spread(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Rebalance replicas and leaders over brokers.
+    """Rebalance replicas and leaders across brokers.
 
-    As few replicas as possible are moved. The replicas of a partition go to different hosts and racks while there are
-    enough of them.
+    As few replicas as possible are moved. The replicas of a partition are placed on different hosts and racks, as far
+    as there are enough hosts and racks.
     """
     chosen_ids = broker_ids(over, option="--over") if over else []
 
@@ -253,13 +250,14 @@ def spread(
 
 @app.command()
 def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Check the cluster and list its problems. The status is 0 if it is healthy, 3 if not.
+    """Check the cluster and list its problems. The exit status is 0 if the cluster is healthy, and 3 if not.
 
-    Problems are: no active controller; controllers or brokers that do not respond; data directories that are full
-    or offline; partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs;
-    transactions that hang, are torn, or lost a marker.
-    Warnings do not change the status: controllers that share a host, and partitions with two replicas on one host,
-    while there are other hosts.
+    Problems are: no active controller; controllers or brokers that do not respond; data directories that are full or
+    offline; partitions that have no leader, are under-replicated, or have fewer in-sync replicas than acks=all needs;
+    transactions that hang, that were committed in only some of their partitions, or that lost a marker.
+
+    Warnings do not change the exit status. They are: several controllers on one host, and partitions with two replicas
+    on one host, although there are other hosts.
     """
 
     async def work(client: Client) -> dict[str, Any]:
@@ -280,7 +278,9 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
 
 
 async def examine(admin: Admin) -> dict[str, Any]:
-    """Send all requests concurrently and list the problems. A request that fails is a problem, too, not an error."""
+    """Examine a cluster and return the facts that `odradek cluster health` prints, by name. A request that fails is
+    listed as a problem and raises nothing.
+    """
     import asyncio
 
     from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
@@ -339,8 +339,8 @@ async def _nothing() -> None:
 
 
 async def _hanging_findings(admin: Admin) -> HangingFindings | None:
-    """Return the problems with transactions; None if a broker is of a release that cannot report them, or does not
-    respond.
+    """Return the transactions that hang or lost a marker. None: a broker did not respond, or its release cannot report
+    them.
     """
     from odradek.errors import OdradekError
 
@@ -357,7 +357,8 @@ def _transaction_problems(findings: HangingFindings | None) -> Iterator[str]:
     for old in [old for old in findings.transactions if old.hangs][:NAMED_MAX]:
         yield (
             f"{old.partition}: the transaction of producer {old.producer_id} from offset {old.first_offset} hangs and"
-            " holds back committed readers: `odradek transaction find-hanging --abort` ends it"
+            " keeps read_committed consumers from reading on: end it with"
+            " `odradek transaction find-hanging --abort`"
         )
     for incident in findings.incidents[-NAMED_MAX:]:
         name = (
@@ -365,9 +366,9 @@ def _transaction_problems(findings: HangingFindings | None) -> Iterator[str]:
         )
         outcome = "committed" if incident.is_commit else "aborted"
         if incident.kind == "torn":
-            yield f"{name} {incident.first_offset} is torn: it was {outcome} elsewhere, and not here"
+            yield f"{name} {incident.first_offset} was {outcome} in other partitions, but not in this one"
         else:
-            yield f"{name} {incident.first_offset} lost its marker and was {outcome} by the leader"
+            yield f"{name} {incident.first_offset} lost its marker; the partition's leader {outcome} it"
 
 
 def _is_bad(partition: Partition) -> bool:
@@ -375,7 +376,9 @@ def _is_bad(partition: Partition) -> bool:
 
 
 async def _minimums(admin: Admin, names: Iterable[str]) -> dict[str, int]:
-    """Return min.insync.replicas by topic, for at most NAMED_MAX topics. Stops at the first that it cannot read."""
+    """Return min.insync.replicas by topic name, for at most NAMED_MAX topics. After a topic whose configs cannot be
+    read, the remaining topics are skipped.
+    """
     from odradek.errors import OdradekError
 
     minimums: dict[str, int] = {}
@@ -418,15 +421,15 @@ def _shared_by_voters(
     for host, voters in sorted(voters_of.items()):
         if len(voters) > 1:
             yield (
-                f"controllers {' and '.join(map(str, sorted(voters)))} share the host {host}: its loss takes"
-                " several votes at once; run each controller on a host of its own"
+                f"controllers {' and '.join(map(str, sorted(voters)))} share the host {host}: if that host"
+                " fails, several votes are lost at once; run each controller on its own host"
             )
 
 
 def _shared_by_replicas(
     topics: Iterable[TopicDescription], cluster: ClusterDescription | None
 ) -> Iterator[str]:
-    """Warn of partitions with two replicas on one host while a broker of another host has none."""
+    """Yield a warning if partitions have two replicas on one host while a broker on another host has no replica."""
     if cluster is None:
         return
     host_of = {broker.broker_id: broker.host or broker.broker_id for broker in cluster.brokers}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set a config to this value. Repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set this config to this value. Repeatable."),
 ]
 Delete = Annotated[
     list[str] | None,
@@ -53,29 +53,31 @@ def named_values(texts: Sequence[str] | None) -> dict[str, str]:
 async def change_configs(
     client: Client, resource: ConfigResource, changes: Mapping[str, str], deleted: Sequence[str]
 ) -> None:
-    """Change all configs or none. A name in `deleted` that is not a config ends the command with an error."""
+    """Change all configs, or none if a change is refused. A name in `deleted` that is not a config of the resource ends
+    the command with an error.
+    """
     if deleted:
         configs = await client.admin.describe_configs(resource)
         for name in deleted:
             if name not in configs:
                 near = get_close_matches(name, configs, 1)
                 fail(
-                    f"there is no {resource.type.name.lower()} config {name}"
-                    + (f"; did you mean {near[0]}?" if near else "")
+                    f"there is no {resource.type.name.lower()} config {name}: "
+                    + (f"did you mean {near[0]}?" if near else "--all lists the configs")
                 )
     await client.admin.alter_configs(resource, set=changes, delete=deleted)
     note_inert(resource.type, changes)
 
 
 def note_inert(resource_type: int, names: Iterable[str]) -> None:
-    """Report on stderr which of these configs have no effect."""
+    """Print on stderr which of these configs have no effect in Odradek."""
     from odradek_protocol.metadata.config_definitions import WITHOUT_EFFECT
     from odradek_protocol.metadata.configs import definitions
     from odradek_protocol.metadata.records import ConfigResourceType
 
-    known = definitions(ConfigResourceType(resource_type))
+    definitions_by_name = definitions(ConfigResourceType(resource_type))
     for name in names:
-        definition = known.get(name)
+        definition = definitions_by_name.get(name)
         if definition is not None and definition.documentation.startswith(WITHOUT_EFFECT):
             print(f"odradek: {name}: {definition.documentation}", file=sys.stderr)
 
@@ -86,11 +88,13 @@ def group_config(
     ],
     set_: Set = None,
     delete: Delete = None,
-    every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also show configs that have their default value.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show or change the configs of a consumer group."""
+    """Show or change the configs of a consumer group. Without --set and --delete, they are shown."""
     from odradek.admin.descriptions import ConfigResource, ConfigResourceType
 
     resource = ConfigResource(type=ConfigResourceType.GROUP, name=group)
@@ -109,11 +113,13 @@ def config(
             autocompletion=complete_brokers,
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also show configs that have their default value.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show or change the dynamic configs of all brokers, or of one."""
+    """Show or change the dynamic configs of all brokers, or of one. Without --set and --delete, they are shown."""
     from odradek.admin.descriptions import ConfigResource, ConfigResourceType
 
     name = "" if broker is None else str(broker)
@@ -147,5 +153,5 @@ def _change_and_show(
     print_rows(
         with_client(bootstrap, work),
         output,
-        empty="no config is set; --all shows the defaults, too",
+        empty="no config is set; --all also shows the defaults",
     )

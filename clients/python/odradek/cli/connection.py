@@ -1,8 +1,9 @@
-"""The connection of commands to a cluster, from options before the command, the environment, or a properties file.
+"""How the commands connect to a cluster.
 
-The names of the properties are Kafka's, or librdkafka's where Kafka has none for PEM files. Each is looked up as an
-option, then as an environment variable (ODRADEK_SASL_USERNAME), then in the file that --config or ODRADEK_CONFIG
-names, or in ~/.config/odradek/client.properties if that exists. On a terminal, a missing password is prompted for.
+Connection properties have Kafka's names; the PEM files, for which Kafka has no name, have librdkafka's. The value of a
+property comes from an option before the command, else from an environment variable (ODRADEK_SASL_USERNAME for
+`sasl.username`), else from a properties file. The file is the one that --config or ODRADEK_CONFIG names, or
+~/.config/odradek/client.properties if that exists. On a terminal, the user is prompted for a missing password.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ Result = TypeVar("Result")
 PATIENCE_S: Final = 3.0
 """How long a command waits before it prints what it waits for."""
 UNKNOWN_TOPIC_S_MAX: Final = 1.5
-"""How long a command asks again for a topic that no broker knows. An earlier command may just have created it."""
+"""How long a command retries a topic that the brokers do not know. An earlier command may have just created the topic.
+"""
 COMPLETION_S_MAX: Final = 2.0
-"""How long the completion of a shell waits for the cluster."""
+"""How long shell completion waits for the cluster."""
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -70,7 +72,7 @@ User = Annotated[
 ]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="File with the password in its first line."),
+    typer.Option(metavar="FILE", help="File whose first line is the password."),
 ]
 Mechanism = Annotated[
     str | None,
@@ -81,7 +83,7 @@ Ca = Annotated[
     typer.Option(
         "--ca",
         metavar="FILE",
-        help="PEM file of trusted authorities (ssl.ca.location).",
+        help="PEM file with the trusted certificate authorities (ssl.ca.location).",
     ),
 ]
 Cert = Annotated[
@@ -89,7 +91,7 @@ Cert = Annotated[
     typer.Option(
         "--cert",
         metavar="FILE",
-        help="PEM client certificate (ssl.certificate.location).",
+        help="PEM file with the client certificate (ssl.certificate.location).",
     ),
 ]
 BootstrapForAll = Annotated[
@@ -97,13 +99,13 @@ BootstrapForAll = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="gRPC addresses of brokers that are asked first.",
+        help="gRPC addresses of brokers to connect to first.",
     ),
 ]
 Timeout = Annotated[
     float,
     typer.Option(
-        min=0.1, metavar="SECONDS", help="Give up if no broker responds for this long (10)."
+        min=0.1, metavar="SECONDS", help="Fail if no broker responds within this time (10)."
     ),
 ]
 Key = Annotated[
@@ -111,7 +113,7 @@ Key = Annotated[
     typer.Option(
         "--key",
         metavar="FILE",
-        help="PEM key of the certificate (ssl.key.location).",
+        help="PEM file with the key of the client certificate (ssl.key.location).",
     ),
 ]
 
@@ -128,11 +130,11 @@ def remember(
     bootstrap: str | None = None,
     timeout_s: float = CONNECT_S_MAX,
 ) -> None:
-    """Keep the options that precede the command, and the properties file, until the command connects."""
+    """Store the options given before the command, and read the properties file. `open_client` uses both."""
     _from_file.clear()
     _from_file.update(_read(config))
-    # The --bootstrap of each command reads the environment, so the value given before the command, or in the file, is
-    # put there.
+    # The --bootstrap option of each command has an environment variable as its default. A value from before the command
+    # or from the file is therefore stored in that variable.
     if bootstrap is not None:
         os.environ[BOOTSTRAP_VARIABLE] = bootstrap
     elif "bootstrap.servers" in _from_file:
@@ -152,20 +154,20 @@ def remember(
 
 
 def connect_s_max() -> float:
-    """Return how many seconds a command may take to reach a broker."""
+    """Return how many seconds a command may wait for the first response of a broker."""
     return _connect_s_max.get()
 
 
 def open_client(bootstrap: str) -> Client:
     """Create a client from the options, the environment and the properties file. `bootstrap` is the value of the
-    command's option.
+    command's --bootstrap option.
     """
     import logging
 
     from odradek.client import Client
     from odradek.cluster.security import SaslCredentials, TlsOptions
 
-    # The SDK logs connections that come and go; a command itself prints what it waits for and what failed.
+    # The SDK logs lost and restored connections as warnings. A command itself prints what it waits for and what failed.
     logging.getLogger("odradek").setLevel(logging.ERROR)
     values = settings(_options, os.environ, _from_file)
     protocol = values.get("security.protocol", "").upper()
@@ -179,7 +181,7 @@ def open_client(bootstrap: str) -> Client:
     if protocol.endswith("SSL") or (not protocol and (ca or cert)):
         key = values.get("ssl.key.location")
         if (cert is None) != (key is None):
-            fail("only one of --cert and --key is given: give both", status=EXIT_USAGE)
+            fail("--cert and --key must be given together", status=EXIT_USAGE)
         tls = TlsOptions(ca=ca, cert=cert, key=key, server_name=values.get("ssl.server.name"))
     credentials = None
     user = values.get("sasl.username")
@@ -190,7 +192,7 @@ def open_client(bootstrap: str) -> Client:
             mechanism=values.get("sasl.mechanism", "SCRAM-SHA-512").upper(),
         )
     elif protocol.startswith("SASL"):
-        fail(f"security.protocol is {protocol}: name the user with --user", status=EXIT_USAGE)
+        fail(f"security.protocol {protocol} needs a user: add --user NAME", status=EXIT_USAGE)
     client = Client(bootstrap, tls=tls, credentials=credentials)
     client.admin_timeout_s = connect_s_max()
     client._cluster.unknown_topic_s_max = UNKNOWN_TOPIC_S_MAX
@@ -200,7 +202,7 @@ def open_client(bootstrap: str) -> Client:
 def settings(
     options: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the value of each property: that of the option, else of the environment variable, else of the file."""
+    """Return the value of each property: from its option, else from its environment variable, else from the file."""
     values = dict(file)
     for name in NAMES:
         value = environment.get(_PREFIX + name.upper().replace(".", "_"))
@@ -210,11 +212,13 @@ def settings(
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read lines of NAME=VALUE; # begins a comment. An unknown name ends the command with an error."""
+    """Read a properties file with lines of the form NAME=VALUE; a line that begins with # is a comment. An unknown name
+    ends the command with an error.
+    """
     properties = {}
     try:
         lines = path.read_text().splitlines()
-        others_read = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
+        readable_by_others = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {path}: {getattr(error, 'strerror', error)}", status=EXIT_USAGE)
     for number, line in enumerate(lines, 1):
@@ -225,11 +229,14 @@ def read_properties(path: Path) -> dict[str, str]:
             fail(f"{path}:{number}: the line does not have the form NAME=VALUE", status=EXIT_USAGE)
         if name.strip() not in NAMES:
             near = get_close_matches(name.strip(), NAMES, 1)
-            hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(NAMES)}"
-            fail(f"{path}:{number}: there is no property {name.strip()}{hint}", status=EXIT_USAGE)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(NAMES)}"
+            fail(f"{path}:{number}: there is no property {name.strip()}: {hint}", status=EXIT_USAGE)
         properties[name.strip()] = value.strip()
-    if "sasl.password" in properties and others_read:
-        say(f"odradek: other users can read the password in {path}: chmod 600", is_error=True)
+    if "sasl.password" in properties and readable_by_others:
+        say(
+            f"odradek: other users of this machine can read the password in {path}: run `chmod 600 {path}`",
+            is_error=True,
+        )
     return properties
 
 
@@ -246,7 +253,7 @@ def _first_line(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {path}: {getattr(error, 'strerror', error)}", status=EXIT_USAGE)
     if not lines or not lines[0]:
-        fail(f"{path} has an empty first line: write the password there", status=EXIT_USAGE)
+        fail(f"the first line of {path} is empty: write the password there", status=EXIT_USAGE)
     return lines[0]
 
 
@@ -257,17 +264,18 @@ def _prompt(prompt: str) -> str:
 
     password = getpass(prompt, stream=sys.stderr)
     if not password:
-        fail("the password that was typed is empty", status=EXIT_USAGE)
+        fail("the password is empty", status=EXIT_USAGE)
     return password
 
 
 def with_client(
     bootstrap: str, work: Callable[[Client], Awaitable[Result]], *, is_quick: bool = True
 ) -> Result:
-    """Connect, do the work and close the client. Errors of the SDK are passed on. If the command takes longer than
-    PATIENCE_S, it prints once what it waits for. A command that is not `is_quick` waits for records or reports its
-    progress itself, so only the time to connect is watched. SIGTERM ends the command in order, as Ctrl-C does:
-    records are flushed, and members leave their groups.
+    """Connect, await `work` with the client, and close the client. Errors of the SDK are raised to the caller.
+
+    If the command takes longer than PATIENCE_S, it prints once what it waits for. A command with `is_quick=False` waits
+    for records or reports its own progress, so this message is limited to the time before it is connected. SIGTERM ends
+    the command as Ctrl-C does: its records are flushed, and its consumers leave their groups.
     """
     import asyncio
 
@@ -300,9 +308,8 @@ def with_client(
 
 @cache
 def _runner() -> asyncio.Runner:
-    """Return the event loop for all connections of this process.
-
-    There is only one, because gRPC would still use a closed one.
+    """Return the one event loop for all connections of this process. A second loop would fail, because gRPC keeps using
+    the first one even after it is closed.
     """
     import asyncio
     import atexit
@@ -315,8 +322,8 @@ def _runner() -> asyncio.Runner:
 async def chosen_partitions(
     client: Client, topics: list[str], chosen: list[int] | None
 ) -> list[tuple[str, int]]:
-    """Return all partitions of these topics, or those with the given numbers; one that does not exist ends the
-    command.
+    """Return (topic, partition) pairs: all partitions of these topics, or in each topic those in `chosen`. If a topic
+    has no such partition, the command ends with an error.
     """
     partitions = []
     for name in topics:
@@ -325,7 +332,7 @@ async def chosen_partitions(
         for index in chosen if chosen is not None else existing:
             if index not in existing:
                 fail(
-                    f"{name} has partitions 0 to {len(existing) - 1}, not {index}",
+                    f"topic {name} has no partition {index}, only 0 to {len(existing) - 1}",
                     status=EXIT_USAGE,
                 )
             partitions.append((name, index))
@@ -359,37 +366,37 @@ async def _brokers(client: Client) -> list[str]:
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of topics for the completion of a shell."""
+    """Return topic names for shell completion."""
     return _complete(context, incomplete, _topics)
 
 
 def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of groups for the completion of a shell."""
+    """Return group names for shell completion."""
     return _complete(context, incomplete, _groups)
 
 
 def complete_users(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of SCRAM users for the completion of a shell."""
+    """Return names of SCRAM users for shell completion."""
     return _complete(context, incomplete, _users)
 
 
 def complete_principals(context: typer.Context, incomplete: str) -> list[str]:
-    """Return principals of users and ACLs for the completion of a shell."""
+    """Return the principals of users and ACLs for shell completion."""
     return _complete(context, incomplete, _principals)
 
 
 def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return transactional ids for the completion of a shell."""
+    """Return transactional ids for shell completion."""
     return _complete(context, incomplete, _transactional_ids)
 
 
 def complete_brokers(context: typer.Context, incomplete: str) -> list[str]:
-    """Return ids of brokers for the completion of a shell."""
+    """Return broker ids for shell completion."""
     return _complete(context, incomplete, _brokers)
 
 
 def complete_broker_lists(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the last broker id of a list such as 1,2,3; brokers that the list has already are left out."""
+    """Complete the last broker id of a list such as 1,2,3. Brokers that are already in the list are not offered."""
     head, comma, last = incomplete.rpartition(",")
     given = head.split(",")
     ids = [broker for broker in _complete(context, last, _brokers) if broker not in given]
@@ -397,9 +404,9 @@ def complete_broker_lists(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return what `odradek why` explains, for the completion of a shell: topics, groups, transactional ids, brokers.
+    """Return names that `odradek why` accepts, for shell completion: topics, groups, transactional ids, brokers.
 
-    A caller may see only some of these, and an older broker has no transactional ids.
+    A kind of name is left out if the caller may not list it, or if an older broker cannot list it (transactional ids).
     """
 
     async def names(client: Client) -> list[str]:
@@ -422,15 +429,16 @@ def complete_names(context: typer.Context, incomplete: str) -> list[str]:
 def _complete(
     context: typer.Context, incomplete: str, names: Callable[[Client], Awaitable[list[str]]]
 ) -> list[str]:
-    """Return names that the cluster has; none if it does not respond within COMPLETION_S_MAX.
+    """Return the names in the cluster that begin with `incomplete`; an empty list if the cluster does not respond
+    within COMPLETION_S_MAX.
 
-    The user sees this between two key strokes, so nothing is printed and no password is prompted for.
+    The shell calls this between two key strokes, so nothing is printed and no password is prompted for.
     """
     import asyncio
     import io
     from contextlib import redirect_stderr
 
-    async def found(client: Client) -> list[str]:
+    async def names_found(client: Client) -> list[str]:
         async with asyncio.timeout(COMPLETION_S_MAX), client:
             await client.connect(COMPLETION_S_MAX)
             return await names(client)
@@ -444,12 +452,14 @@ def _complete(
             values = settings(_options, os.environ, _from_file)
             if "sasl.username" in values and "sasl.password" not in values:
                 return []
-            own = context.params.get("bootstrap")
+            command_value = context.params.get("bootstrap")
             source = context.get_parameter_source("bootstrap")
             is_given = source is not None and source.name == "COMMANDLINE"
-            bootstrap = own if is_given else os.environ.get(BOOTSTRAP_VARIABLE)
+            bootstrap = command_value if is_given else os.environ.get(BOOTSTRAP_VARIABLE)
             client = open_client(bootstrap or DEFAULT_BOOTSTRAP)
-            matching = [name for name in asyncio.run(found(client)) if name.startswith(incomplete)]
-    except (Exception, SystemExit):  # the command itself reports whatever is wrong when it runs
+            matching = [
+                name for name in asyncio.run(names_found(client)) if name.startswith(incomplete)
+            ]
+    except (Exception, SystemExit):  # The command itself reports the error when the user runs it.
         return []
     return sorted(set(matching))

@@ -51,7 +51,7 @@ WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 RECORDS_AT_ONCE: Final = 5_000
 BYTES_AT_ONCE: Final = 4 << 20
 VALUE_LINES: Final = "%v\\n"
-"""The default format. Its output is made from columns, without an object for each record."""
+"""The default format. Its output is made from whole columns of values, without a Python object for each record."""
 _OFFSETS: Final = re.compile(
     r"(?P<last>-[0-9]{1,18})|(?P<start>[0-9]{1,18})(?P<range>:(?P<stop>[0-9]{0,18}))?"
 )
@@ -59,7 +59,9 @@ _OFFSETS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The offsets of --offset. A negative start counts from the end; a stop of None means that there is no limit."""
+    """The offsets that --offset selects. A negative `start` counts back from the end of the partition; `stop` is
+    exclusive, and None means no limit.
+    """
 
     start: int
     stop: int | None = None
@@ -81,15 +83,15 @@ def consume(
         bool,
         typer.Option(
             "--from-beginning",
-            help="Start at the earliest offset instead of only new records;"
-            " in a group, only where none is committed.",
+            help="Start at the earliest offset instead of reading only new records. In a group, this applies"
+            " only to partitions without a committed offset.",
         ),
     ] = False,
     exit_at_end: Annotated[
         bool,
         typer.Option(
             "--exit-at-end",
-            help="Stop at the offset that was the end of each partition when the command began.",
+            help="Exit after the last record that existed when the command started, instead of waiting for more.",
         ),
     ] = False,
     count: Annotated[
@@ -106,22 +108,23 @@ def consume(
         str | None,
         typer.Option(
             metavar="N|-N|N:M",
-            help="In every partition, start at offset N, N records before the end (-N), or read the offsets"
-            " from N up to but not including M.",
+            help="In every partition, start at offset N, or N records before the end (-N), or read only offsets"
+            " N to M-1 (N:M).",
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help=f"Start at the first record with this timestamp or a later one: {FORMS_OF_TIMES}.",
+            help=f"Start at the first record with this or a later timestamp: {FORMS_OF_TIMES}.",
         ),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop before the first record with this timestamp or a later one; if there is none yet, at the end.",
+            help="Stop before the first record with this or a later timestamp, or at the end if there is none."
+            " The forms of --since.",
         ),
     ] = None,
     grep: Annotated[
@@ -142,7 +145,7 @@ def consume(
         bool,
         typer.Option(
             "--read-committed",
-            help="Skip records of aborted transactions, and wait for open ones to end"
+            help="Skip records of aborted transactions, and print those of a transaction only once it is committed"
             " (isolation.level=read_committed).",
         ),
     ] = False,
@@ -152,7 +155,7 @@ def consume(
             "-g",
             "--group",
             metavar="NAME",
-            help="Read as a member of this group, and commit offsets.",
+            help="Read as a member of this consumer group, and commit offsets.",
             autocompletion=complete_groups,
         ),
     ] = None,
@@ -161,15 +164,15 @@ def consume(
 ) -> None:
     """Print records of topics as they arrive.
 
-    The default is one value per line. With -o json it is one object per line, in which bytes that are not UTF-8 are
-    {"base64": "..."}; `odradek produce --json` reads it.
+    By default, each record's value is printed on one line. With -o json, each record is a JSON object on one line, and
+    bytes that are not UTF-8 are {"base64": "..."}. `odradek produce --json` reads this form.
     """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         fail("only one of --from-beginning, --offset and --since can be used", status=EXIT_USAGE)
     if group is not None and (partition or offset or since or until):
         fail(
-            "a group assigns partitions and keeps offsets, so --group cannot be used with --partition, --offset,"
-            " --since or --until; `odradek group seek` changes where a group starts",
+            "--group cannot be used with --partition, --offset, --since or --until, because a group assigns"
+            " partitions and offsets itself: `odradek group seek` changes where a group starts",
             status=EXIT_USAGE,
         )
     offsets = None if offset is None else _range(offset)
@@ -189,7 +192,9 @@ def consume(
     async def starts_and_stops(
         client: Client, consumer: Consumer, topics: list[str]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return where to start and where to stop in each partition, as far as the options determine this."""
+        """Return the start offset and the stop offset of each partition. A partition without a stop offset is read
+        on and on.
+        """
         partitions = await chosen_partitions(client, topics, partition)
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
@@ -197,8 +202,10 @@ def consume(
         if from_beginning or until_ms is not None:
             starts = await consumer.beginning_offsets(partitions)
         if since_ms is not None:
-            found = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
-            starts = {name: ends[name] if at is None else at.offset for name, at in found.items()}
+            offsets_at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            starts = {
+                name: ends[name] if at is None else at.offset for name, at in offsets_at.items()
+            }
         if offsets is not None:
             first = await consumer.beginning_offsets(partitions)
             starts = {
@@ -209,8 +216,8 @@ def consume(
         if offsets is not None and offsets.stop is not None:
             stops = {name: min(offsets.stop, stops.get(name, offsets.stop)) for name in ends}
         if until_ms is not None:
-            found = await consumer.offsets_for_times(dict.fromkeys(partitions, until_ms))
-            for name, at in found.items():
+            offsets_at = await consumer.offsets_for_times(dict.fromkeys(partitions, until_ms))
+            for name, at in offsets_at.items():
                 stop = ends[name] if at is None else at.offset
                 stops[name] = min(stop, stops.get(name, stop))
         return starts, stops
@@ -223,7 +230,8 @@ def consume(
         }
         if group is not None:
             arguments["group"] = group
-            await chosen_partitions(client, topics, None)  # a misspelt topic would be waited for
+            # Ends the command if a topic does not exist. A group member would wait for that topic for ever.
+            await chosen_partitions(client, topics, None)
         async with (
             _explained(client, topics, group, progress) as waits_for,
             client.consumer(*topics, **arguments) as consumer,
@@ -246,7 +254,7 @@ def consume(
                     consumer.pause(name)
 
             async def print_lines() -> int | None:
-                """Print what has arrived as lines of values. Returns how many, or None if nothing arrived."""
+                """Print the values that have arrived as lines, and return their number; None if no records arrived."""
                 from odradek_protocol.records.columns import Column
 
                 parts = await consumer.getcolumns(
@@ -264,7 +272,7 @@ def consume(
                 return printed if parts else None
 
             async def print_records() -> int | None:
-                """Print the next records. Returns how many, or None if none arrived."""
+                """Print the next records, and return the number of printed ones; None if no records arrived."""
                 batch = min(remaining, RECORDS_AT_ONCE) if remaining > 0 else RECORDS_AT_ONCE
                 records = await consumer.getmany(timeout_ms=500, max_records=batch)
                 printed = 0
@@ -299,12 +307,12 @@ def consume(
     try:
         with progress:
             with_client(bootstrap, work, is_quick=False)
-    except BrokenPipeError:  # the program that reads the output has exited, as `head` does
+    except BrokenPipeError:  # The program that read the output has exited, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Waits:
-    """Finds out what an `odradek consume` that prints nothing waits for."""
+    """Explains why an `odradek consume` prints nothing at the moment."""
 
     def __init__(
         self, client: Client, topics: list[str], group: str | None, progress: Progress
@@ -314,12 +322,14 @@ class _Waits:
         self._group = group
         self._progress = progress
         self.consumer: Consumer | None = None
-        """Set once the topics are known."""
+        """The consumer of the command; None until it is created."""
         self.partitions: list[TopicPartition] | None = None
-        """The partitions that are still read, if the command stops at an offset of each."""
+        """The partitions whose stop offset is not reached yet; None if the command does not stop at an offset."""
 
     def reason(self) -> str:
-        """Return what the command waits for; "" if new records are all that it waits for, and nobody watches."""
+        """Return what the command waits for, as a sentence for the user. The result is "" if the command only waits for
+        new records and has already printed some, or if no user watches.
+        """
         from odradek.cluster.cluster import LinkState
 
         cluster = self._client._cluster
@@ -327,21 +337,21 @@ class _Waits:
             return f"waiting: {self._client.explain_waiting()}"
         names = self.partitions
         if names is None:
-            known = {name: cluster.cache.topic(name) for name in self._topics}
+            topics = {name: cluster.cache.topic(name) for name in self._topics}
             names = [
                 TopicPartition(name, partition.partition)
-                for name, topic in known.items()
+                for name, topic in topics.items()
                 if topic is not None
                 for partition in topic.partitions
             ]
         if without_leader := [n for n in names if cluster.cache.leader_endpoint(n) is None]:
             first = without_leader[0]
             others = f" and {len(without_leader) - 1} more have" if without_leader[1:] else " has"
-            return f"waiting: {first}{others} no leader; `odradek why {first.topic}/{first.partition}` explains it"
+            return f"waiting: {first}{others} no leader: `odradek why {first.topic}/{first.partition}` explains why"
         if self._group is not None and self.consumer is not None and not self.consumer.assignment():
             return (
-                f"waiting: group {self._group} has given this member no partitions yet;"
-                f" `odradek group describe {self._group}` shows which member has them"
+                f"waiting: group {self._group} has assigned no partitions to this member yet:"
+                f" `odradek group describe {self._group}` shows the assignments"
             )
         if self._progress.is_watched and not self._progress.count and self.partitions is None:
             return f"waiting for new records of {', '.join(self._topics)}"
@@ -352,7 +362,9 @@ class _Waits:
 async def _explained(
     client: Client, topics: list[str], group: str | None, progress: Progress
 ) -> AsyncIterator[_Waits]:
-    """Print what the command waits for whenever nothing has arrived for PATIENCE_S, but no reason twice in a row."""
+    """Print what the command waits for whenever no record was printed for PATIENCE_S. The same reason is not printed
+    twice in a row.
+    """
     import asyncio
 
     waits = _Waits(client, topics, group, progress)
@@ -405,7 +417,9 @@ def _compiled(pattern: str, option: str) -> re.Pattern[bytes]:
 
 
 async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]:
-    """Return the names of the topics that match; internal topics are left out."""
+    """Return the names of the topics that match one of these regular expressions. Internal topics are left out. If no
+    topic matches, the command ends with an error.
+    """
     matches = [_compiled(pattern, "--regex").fullmatch for pattern in patterns]
     names = [
         topic.name
@@ -422,12 +436,12 @@ async def _unread(
 ) -> dict[TopicPartition, int]:
     """Return the partitions in which the consumer has not reached its stop offset yet.
 
-    Offsets without records (markers, compaction) count as read.
+    Offsets without records (transaction markers, compacted records) count as read.
     """
     return {name: stop for name, stop in stops.items() if await consumer.position(name) < stop}
 
 
 async def _is_at_end(consumer: Consumer) -> bool:
-    """Return whether the member has partitions and has read all their records."""
+    """Return whether the group member has partitions and has read all of their records."""
     lag = await consumer.lag()
     return 0 < len(lag) == len(consumer.assignment()) and not any(lag.values())

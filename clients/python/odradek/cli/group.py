@@ -44,7 +44,7 @@ Group = Annotated[
 app.command("config")(group_config)
 _FIELDS_WITH_GROUP: Final = 4
 GROUPS_AT_ONCE: Final = 16
-"""How many groups one command requests from the coordinators at the same time."""
+"""How many groups one command describes concurrently."""
 
 
 @app.command("list")
@@ -52,7 +52,7 @@ def list_groups(
     lag: Annotated[
         bool,
         typer.Option(
-            "--lag", help="Show the members of each group, and how many records it is behind, too."
+            "--lag", help="Also show the number of members of each group, and its lag in records."
         ),
     ] = False,
     state: Annotated[
@@ -64,7 +64,7 @@ def list_groups(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List groups."""
+    """List consumer groups with their states."""
     states = {name.lower() for name in state or ()}
 
     async def work(client: Client) -> list[dict[str, Any]]:
@@ -94,25 +94,26 @@ def list_groups(
 async def group_lags(
     client: Client, groups: Sequence[str]
 ) -> dict[str, tuple[int | None, int | None]]:
-    """Return how many members each group has, and how many records it is behind in the partitions where it committed.
+    """Return the number of members and the lag in records of each group, by group name.
 
-    None stands for a number that a coordinator does not return, because it is down or refuses the caller.
+    The lag counts only partitions with a committed offset. A number is None if the group's coordinator does not respond
+    or does not authorize the caller.
     """
     import asyncio
 
     from odradek.errors import OdradekError
 
-    turns = asyncio.Semaphore(GROUPS_AT_ONCE)
+    slots = asyncio.Semaphore(GROUPS_AT_ONCE)
 
-    async def one(group: str) -> tuple[int | None, dict[TopicPartition, int] | None]:
-        async with turns:
+    async def described_group(group: str) -> tuple[int | None, dict[TopicPartition, int] | None]:
+        async with slots:
             try:
                 description = await client.admin.describe_group(group)
                 return len(description.members), await client.admin.group_offsets(group)
             except OdradekError:
                 return None, None
 
-    described = await asyncio.gather(*map(one, groups))
+    described = await asyncio.gather(*map(described_group, groups))
     ends = await _known_ends(client, sorted({n for _, offsets in described for n in offsets or ()}))
     return {
         group: (members, known_lag(offsets, ends))
@@ -123,9 +124,9 @@ async def group_lags(
 def known_lag(
     offsets: Mapping[TopicPartition, int] | None, ends: Mapping[TopicPartition, int]
 ) -> int | None:
-    """Return how many records a group is behind in the partitions whose end offsets are known.
+    """Return the lag of a group in records, over the partitions whose end offsets are known.
 
-    The result is None if `offsets` is None, or if no end offset of the committed partitions is known.
+    The result is None if `offsets` is None, or if no end offset of a committed partition is known.
     """
     if offsets is None or (offsets and offsets.keys().isdisjoint(ends)):
         return None
@@ -136,7 +137,7 @@ def known_lag(
 def describe(
     group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show members, committed offsets and lag."""
+    """Show the members, committed offsets and lag of a group."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         description = await client.admin.describe_group(group)
@@ -182,17 +183,17 @@ def describe(
 
 
 async def _known_ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the end offsets of the partitions that have a leader, so that a group can be described
-    during an outage.
+    """Return the end offsets of those partitions that have a leader. A group can thus be described while other
+    partitions have no leader.
     """
-    led = {
+    with_leader = {
         (topic.name, partition.partition)
         for topic in await client.admin.list_topics(include_internal=True)
         for partition in topic.partitions
         if partition.leader_id >= 0
     }
     async with client.consumer() as consumer:
-        return await consumer.end_offsets([name for name in names if name in led])
+        return await consumer.end_offsets([name for name in names if name in with_leader])
 
 
 @app.command()
@@ -202,29 +203,29 @@ def seek(
         str,
         typer.Option(
             metavar="[start|end|@MS|OFFSET]",
-            help="Commit this position: the start, the end, the first record at or after a time "
-            "in ms since the epoch, or an offset.",
+            help="Commit the earliest offset (start), the end offset (end), the offset of the first record at or after"
+            " a time in ms since the epoch (@MS), or this OFFSET.",
         ),
     ] = "",
     since: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help=f"Commit the position of the first record at or after this time: {FORMS_OF_TIMES}.",
+            help=f"Commit the offset of the first record at or after this time: {FORMS_OF_TIMES}.",
         ),
     ] = "",
     by: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Go forward by this many records from the committed offsets, or back if it is negative.",
+            help="Add N to the committed offsets. A negative N moves the group back.",
         ),
     ] = 0,
     from_group: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Copy the committed offsets of this other group.",
+            help="Copy the committed offsets of this group.",
             autocompletion=complete_groups,
         ),
     ] = "",
@@ -232,8 +233,8 @@ def seek(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Commit the offsets of this file: lines of TOPIC,PARTITION,OFFSET as Kafka's tools write them, or the"
-            " JSON of `odradek group describe`.",
+            help="Commit the offsets in this file, which has lines of TOPIC,PARTITION,OFFSET as Kafka's tools write"
+            " them, or the JSON output of `odradek group describe`.",
         ),
     ] = None,
     topic: Annotated[
@@ -251,7 +252,7 @@ def seek(
             "-p",
             "--partition",
             metavar="N",
-            help="Change the committed offset of this partition only. Repeatable.",
+            help="Change only the committed offset of this partition. Repeatable.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -260,14 +261,14 @@ def seek(
 ) -> None:
     """Change the committed offsets of a group without members.
 
-    An offset before the first record, or after the end, becomes the nearest one that exists. The
-    status is 1 if there are no offsets to change.
+    An offset before the first record, or after the end, becomes the nearest existing offset. The exit status is 1 if
+    there are no offsets to change.
     """
     from odradek.partitions import TopicPartition
 
     if sum(map(bool, (to, since, by, from_group, from_file))) != 1:
         fail(
-            "give one of --to, --since, --by, --from-group and --from-file: the new position",
+            "choose the new offsets with one of --to, --since, --by, --from-group and --from-file",
             status=EXIT_USAGE,
         )
     if to and not re.fullmatch("start|end|@?[0-9]{1,18}", to):
@@ -327,17 +328,16 @@ def seek(
     print_rows(
         rows,
         output,
-        empty=f"group {from_group or group} has no committed offsets to change: check its name;"
-        " --topic NAME with --to or --since commits first ones",
+        empty=f"group {from_group or group} has no committed offsets: check its name, or commit first offsets"
+        " with --topic NAME and --to or --since",
     )
     if not rows:
         raise typer.Exit(1)
 
 
 def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
-    """Return the offsets that the file of `--from-file` names. A file of another form ends the command with an error.
-
-    Lines that name another group are ignored.
+    """Return the offsets in the file of `--from-file`. A file in another format ends the command with an error. Lines
+    for other groups are ignored.
     """
     from odradek.partitions import TopicPartition, as_partitions
 
@@ -357,15 +357,15 @@ def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
             ]
         else:
             lines = list(csv.reader(line for line in text.splitlines() if line.strip()))
-            # Kafka's export of several groups has the name of the group as a first column. The groups may have
-            # different offsets of one partition.
+            # Kafka's export of several groups has the group's name in its first column. Groups may have different
+            # offsets in the same partition.
             triples = [
                 (line[-3], line[-2], line[-1])
                 for line in lines
                 if len(line) < _FIELDS_WITH_GROUP or line[0] == group
             ]
             if lines and not triples:
-                fail(f"{path} has no offsets of group {group}", status=EXIT_USAGE)
+                fail(f"{path} has no offsets for group {group}", status=EXIT_USAGE)
         offsets = {TopicPartition(str(t), int(p)): int(o) for t, p, o in triples}
         as_partitions(offsets)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -391,9 +391,9 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete groups and their committed offsets.
+    """Delete groups with their committed offsets.
 
-    Groups with members are refused.
+    A group that has members is not deleted: stop them first.
     """
 
     async def describe_all(client: Client) -> list[dict[str, Any]]:
@@ -406,9 +406,9 @@ def delete(
     if dry_run:
         print_rows(with_client(bootstrap, describe_all), output, empty="no groups")
         return
-    confirm(f"Delete {', '.join(group)} with all committed offsets?", is_confirmed=yes)
+    confirm(f"Delete {', '.join(group)} with all their committed offsets?", is_confirmed=yes)
     outcomes = with_client(bootstrap, work)
-    # If only some groups are refused, the output shows that the others do not exist any more.
+    # If only some groups were deleted, the user must see which.
     rows = [{"group": name, "deleted": error is None} for name, error in outcomes.items()]
     if any(row["deleted"] for row in rows):
         print_rows(rows, output, empty="no groups")
@@ -432,16 +432,16 @@ def offset_delete(
             "-p",
             "--partition",
             metavar="N",
-            help="Delete the committed offset of this partition only. Repeatable.",
+            help="Delete only the committed offset of this partition. Repeatable.",
         ),
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete a group's committed offsets of a topic.
+    """Delete the committed offsets of a group in one topic.
 
-    The topic is refused if a member of the group reads it.
+    They are not deleted while a member of the group is subscribed to the topic.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:
@@ -466,5 +466,5 @@ def offset_delete(
     print_rows(
         with_client(bootstrap, work),
         output,
-        empty="the group has no committed offsets in these partitions",
+        empty="the group has no committed offsets in this topic or these partitions",
     )

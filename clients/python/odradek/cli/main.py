@@ -16,10 +16,11 @@ from odradek.cli import connection
 from odradek.cli.output import one_line_errors, open_closed_streams, printable
 
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
-"""`odradek quorum` followed by one of these options runs a controller; otherwise a command follows it."""
+"""If one of these options follows `odradek quorum`, a controller is run. Otherwise a subcommand such as status follows.
+"""
 
-# gRPC would write log lines between the lines of a command's output, and errors of the SDK say the same. gRPC reads
-# this variable when it is imported.
+# Without this, gRPC writes its own log lines into a command's output, although the SDK's errors report the same
+# problems. gRPC reads the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -32,7 +33,7 @@ COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "bench": ("bench:bench", "Measure how fast records are produced and consumed."),
     },
     "Administer a cluster": {
-        "why": ("why:why", "Explain what is wrong, and show the way out."),
+        "why": ("why:why", "Explain what is wrong, and how to fix it."),
         "top": ("top:top", "Show brokers, topics and groups with their rates, live."),
         "topic": ("topic:app", "Create, list, describe, change, trim and delete topics."),
         "partition": (
@@ -49,8 +50,11 @@ COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Run a cluster": {
         "dev": ("processes:dev", "Run a whole cluster in the foreground."),
-        "demo": ("processes:demo", "Write real flight data while processes are killed."),
-        "quorum": ("quorum:quorum_app", "Run a controller, or show the metadata quorum."),
+        "demo": (
+            "processes:demo",
+            "Kill processes during writes, and show that no record is lost.",
+        ),
+        "quorum": ("quorum:quorum_app", "Run a controller, or show the controllers' quorum."),
         "broker": (
             "processes:broker",
             "Run a broker in the foreground, or several with --processes.",
@@ -62,10 +66,10 @@ COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "config": ("migration:app", "Translate configuration files of Apache Kafka."),
     },
 }
-"""For each command its module and object in this package, and its line in the help of the program."""
+"""For each command: its module and object in this package, and its line in the help of `odradek`."""
 
 PARSE_ALL_ARGUMENTS: Final = frozenset({"broker", "gateway", "demo", "pipeline"})
-"""Programs that parse all of their arguments themselves, and have a help of their own."""
+"""The commands whose program parses all arguments and prints its own help."""
 _PASS_ON: Final = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -130,27 +134,29 @@ EXAMPLES: Final = {
 
 
 SHARED_HELP_LINES: Final = {
-    "--user NAME": ("--user, --mechanism NAME", "Log in as this user, by this SASL mechanism."),
+    "--user NAME": ("--user, --mechanism NAME", "Log in as this user, with this SASL mechanism."),
     "--mechanism NAME": None,
     "--config FILE": (
         "--config, --password-file",
-        "Files with connection properties, a password.",
+        "Files: connection properties, the password.",
     ),
     "--password-file FILE": None,
-    "--ca FILE": ("--ca, --cert, --key FILE", "PEM files: authorities, certificate, its key."),
+    "--ca FILE": ("--ca, --cert, --key FILE", "PEM files: trusted CAs, own certificate, its key."),
     "--cert FILE": None,
     "--key FILE": None,
     "--show-completion": None,
     "-h, --help": None,
 }
-"""Options that share a line in the help of the program, so that it fits a screen; None: another line has the option."""
-# This is `click.UsageError`, which some releases of typer contain themselves.
+"""Options that share one line in the help of `odradek`, so that the help fits on a screen. None: the line of another
+option describes this option.
+"""
+# This is `click.UsageError`, or typer's own copy of the class in releases of typer that contain click.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 @contextlib.contextmanager
 def _printable_usage_errors() -> Iterator[None]:
-    """Escape control characters in click's usage errors, because these quote arguments unchanged."""
+    """Escape control characters in click's usage errors, which quote the user's arguments unchanged."""
     try:
         yield
     except _UsageError as error:
@@ -159,7 +165,7 @@ def _printable_usage_errors() -> Iterator[None]:
 
 
 class Commands(Mapping[str, Any]):
-    """The commands of the program by name. A command is imported and built when it is looked up.
+    """All commands by name. Each one is imported and built when it is looked up.
 
     Building all commands would take longer than most commands run.
     """
@@ -185,21 +191,23 @@ class Commands(Mapping[str, Any]):
 
     def _build(self, name: str, source: str) -> Any:
         module, _, attribute = source.partition(":")
-        found = getattr(importlib.import_module(f"odradek.cli.{module}"), attribute)
-        alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-        alone.callback()(lambda: None)  # typer makes a group only of an app that has a callback
+        command = getattr(importlib.import_module(f"odradek.cli.{module}"), attribute)
+        single = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+        single.callback()(
+            lambda: None
+        )  # Typer builds a group only from an app that has a callback.
         epilog = _examples(name) if name in EXAMPLES else None
-        if isinstance(found, typer.Typer):
-            alone.add_typer(found, name=name, epilog=epilog)
+        if isinstance(command, typer.Typer):
+            single.add_typer(command, name=name, epilog=epilog)
         else:
             settings = _PASS_ON if name in PARSE_ALL_ARGUMENTS else None
-            alone.command(name, epilog=epilog, context_settings=settings)(found)
-        group: Any = typer.main.get_command(alone)
+            single.command(name, epilog=epilog, context_settings=settings)(command)
+        group: Any = typer.main.get_command(single)
         return group.commands[name]
 
 
 class CommandsByTask(TyperGroup):
-    """Lists the commands in the program's help, grouped by task, so that all of them fit on one screen."""
+    """The program `odradek`. Its help lists the commands grouped by task, so that all of them fit on one screen."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -209,21 +217,22 @@ class CommandsByTask(TyperGroup):
         return list(self.commands)
 
     def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        # Without an empty line above it, the help has room for one more command.
+        # No empty line is written above the text, so that the help has one more line for commands.
         formatter.write(f"  {self.help}\n")
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """Parse the options of the program itself."""
+        """Parse the options before the command."""
         with _printable_usage_errors():
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Parse the arguments of the command, and run it."""
+        """Parse the arguments of the command, and run the command."""
         with _printable_usage_errors():
             return super().invoke(ctx)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        # The default, the range and the variable that click adds are left out, so each option takes one line.
+        # Click adds defaults, ranges and environment variables to the texts. They are cut off, so that each option
+        # takes one line.
         records = [
             SHARED_HELP_LINES.get(names, (names, text.partition("  [")[0]))
             for parameter in self.get_params(ctx)
@@ -242,9 +251,7 @@ class CommandsByTask(TyperGroup):
 
 
 def _examples(command: str) -> str:
-    """Return the examples of a command for the end of its help. Click does not wrap a paragraph that
-    begins with \b.
-    """
+    """Return the examples of a command, for the end of its help. The \b makes click keep the line breaks."""
     return "\b\n" + "\n".join(["Examples:", *(f"  {example}" for example in EXAMPLES[command])])
 
 
@@ -304,7 +311,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command that the process's arguments name."""
     words = sys.argv[1:]
     open_closed_streams()
     with one_line_errors():

@@ -1,15 +1,14 @@
 """`odradek config import`: translates a `server.properties` of Apache Kafka to settings of a broker and a controller.
 
-Every name of the file gets one verdict, and all are reported at once:
+The command reports a verdict for every setting in the file:
+    kept         Odradek has a setting with the same name and meaning
+    translated   the setting is written in another form, which the note names
+    command      the setting is a config of the whole cluster; a printed command sets it once the cluster runs
+    inert        Odradek has no such setting and needs none
+    unsupported  the setting asks for something that Odradek does not have; the note says what to do instead
+    unknown      this program knows the setting neither from Kafka nor from Odradek
 
-    kept         the setting has the same name and meaning
-    translated   written in another form, which the note says
-    command      a config of the whole cluster, which a command sets once the cluster runs
-    inert        nothing here corresponds to it, and nothing is lost without it
-    unsupported  it asks for something that is missing here; the note says what to do instead
-    unknown      neither Kafka nor Odradek has it, as far as this program knows
-
-Nothing is started, and no data directory of Kafka's is touched.
+The command starts no process and changes no data directory of Kafka.
 """
 
 from __future__ import annotations
@@ -40,41 +39,42 @@ _FILES: Final = {BROKER: "broker.properties", CONTROLLER: "quorum.properties"}
 _PROCESSES: Final = {BROKER: "odradek broker", CONTROLLER: "odradek quorum"}
 _ENTRY: Final = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)")
 
-# Patterns of names of Kafka's settings that have no counterpart here and need none.
+# Kafka settings that Odradek does not have and does not need: a pattern of the name, and the reason.
 INERT: Final[dict[str, str]] = {
     "num.network.threads": "one event loop serves all connections",
     "num.io.threads": "one event loop serves all requests",
     "num.replica.fetchers": "there is one replication stream for each pair of brokers",
     "num.replica.alter.log.dirs.threads": "a broker has one data directory",
-    "num.recovery.threads.per.data.dir": "background.threads is the number for all disk work",
-    "queued.max.requests": "queued.max.request.bytes bounds requests by their bytes",
+    "num.recovery.threads.per.data.dir": "background.threads sets the threads for all disk work",
+    "queued.max.requests": "queued.max.request.bytes limits queued requests by their size",
     "socket.*.buffer.bytes": "the operating system chooses the sizes of socket buffers",
     "socket.listen.backlog.size": "the backlog of listening sockets is fixed",
     "inter.broker.listener.name": "brokers replicate over the listener REPLICATION",
     "security.inter.broker.protocol": "brokers replicate over the listener REPLICATION",
     "sasl.mechanism.inter.broker.protocol": "brokers authenticate each other by their certificates",
     "sasl.mechanism.controller.protocol": "brokers and controllers authenticate each other by their certificates",
-    "inter.broker.protocol.version": "`odradek feature list` shows the levels of a cluster",
+    "inter.broker.protocol.version": "feature levels replace it: `odradek feature list` shows them",
     "log.message.format.version": "batches have Kafka's current format",
     "log.message.downconversion.enable": "batches have Kafka's current format",
     "broker.id.generation.enable": "node.id names the broker",
     "reserved.broker.max.id": "node.id names the broker",
-    "replica.fetch.*": "followers do not fetch: the leader sends, and replica.credit.bytes"
-    " bounds the unacknowledged bytes",
+    "replica.fetch.*": "leaders push records to followers, and replica.credit.bytes limits the unacknowledged bytes",
     "replica.socket.*": "replication runs over gRPC streams, which have no such setting",
-    "replica.high.watermark.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
+    "replica.high.watermark.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms applies to all"
+    " checkpoints",
     "controller.socket.timeout.ms": "controllers are called by gRPC, which has no such setting",
     "controller.quorum.*": "the timers of voters are derived from controller.quorum.election.timeout.ms",
     "request.timeout.ms": "calls between processes have fixed limits",
     "log.flush.scheduler.interval.ms": "log.flush.interval.ms is checked every 100 ms",
-    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
-    "log.cleaner.threads": "background.threads is the number for all disk work",
-    "log.cleaner.dedupe.buffer.size": "the cleaner bounds its own memory",
-    "log.cleaner.io.*": "the cleaner's work is cut into slices",
-    "log.initial.task.delay.ms": "background tasks begin at once after the start",
-    "log.dir.failure.timeout.ms": "a failed directory is reported with the next heartbeat",
-    "offsets.commit.*": "commits wait for the in-sync replicas",
-    "offsets.load.buffer.size": "loading bounds its own memory",
+    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms applies to all"
+    " checkpoints",
+    "log.cleaner.threads": "background.threads sets the threads for all disk work",
+    "log.cleaner.dedupe.buffer.size": "the log cleaner limits its memory itself",
+    "log.cleaner.io.*": "the log cleaner works in short slices, so other disk work can run between them",
+    "log.initial.task.delay.ms": "background tasks begin when the broker starts",
+    "log.dir.failure.timeout.ms": "a broker reports a failed directory with its next heartbeat",
+    "offsets.commit.*": "offset commits wait for the in-sync replicas",
+    "offsets.load.buffer.size": "loading of committed offsets limits its memory itself",
     "offsets.topic.compression.codec": "committed offsets are stored without compression",
     "group.coordinator.*": "coordinators run on the event loop",
     "group.consumer.min.*": "the bounds of group configs are fixed",
@@ -82,9 +82,9 @@ INERT: Final[dict[str, str]] = {
     "group.share.*": "there are no share groups",
     "share.coordinator.*": "there are no share groups",
     "group.streams.*": "there are no streams groups",
-    "transaction.*": "leaders always verify transactions, and coordinators end them within 0.2 s of their time-out",
-    "add.partitions.to.txn.retry.*": "a partition leader repeats its question to the coordinator by itself",
-    "metadata.*": "only metadata.log.max.entries.between.snapshots decides when a snapshot is taken",
+    "transaction.*": "leaders always verify transactions, and coordinators abort them within 0.2 s after the timeout",
+    "add.partitions.to.txn.retry.*": "partition leaders retry their requests to the coordinator at fixed intervals",
+    "metadata.*": "only metadata.log.max.entries.between.snapshots determines when a snapshot is written",
     "initial.broker.registration.timeout.ms": "a broker tries to register until it is stopped",
     "metric*": "metrics.port serves metrics for Prometheus",
     "kafka.metrics.*": "metrics.port serves metrics for Prometheus",
@@ -95,27 +95,27 @@ INERT: Final[dict[str, str]] = {
     "controller.quota.window.*": "quotas are token buckets",
     "replication.quota.window.*": "quotas are token buckets",
     "alter.log.dirs.replication.quota.*": "a broker has one data directory",
-    "*.purgatory.purge.interval.requests": "waiting requests need no purging: each is removed when it ends",
-    "connection.failed.authentication.delay.ms": "each failed login of a client is answered later than the one before",
-    "max.connection.creation.rate": "a quota for addresses bounds new connections",
-    "max.incremental.fetch.session.cache.slots": "fetch sessions are bounded by bytes",
+    "*.purgatory.purge.interval.requests": "a delayed request is removed as soon as it completes",
+    "connection.failed.authentication.delay.ms": "the response to a failed login is delayed longer with each failure",
+    "max.connection.creation.rate": "a quota for IP addresses limits new connections (`odradek quota set`)",
+    "max.incremental.fetch.session.cache.slots": "the cache of fetch sessions is limited by bytes",
     "delegation.token.*": "there are no delegation tokens",
     "password.encoder.*": "no passwords are stored",
     "zookeeper.*": "there is no ZooKeeper",
-    "control.plane.listener.name": "controllers have a listener of their own",
+    "control.plane.listener.name": "controllers have their own listener",
     "remote.log.*": "there is no tiered storage",
     "remote.fetch.*": "there is no tiered storage",
     "remote.list.*": "there is no tiered storage",
-    "confluent.*": "a setting of another distribution",
-    "unstable.*": "an internal setting of Kafka's",
-    "eligible.leader.replicas.enable": "eligible leader replicas are always kept",
-    "process.roles": "each process has a file of its own, which decides the role",
+    "confluent.*": "this is a setting of another distribution of Kafka",
+    "unstable.*": "this is an internal setting of Kafka",
+    "eligible.leader.replicas.enable": "eligible leader replicas (KIP-966) are always enabled",
+    "process.roles": "brokers and controllers are separate processes, each with its own file",
     "controller.listener.names": "a controller's listeners are RAFT and CONTROLLER",
 }
 
-# Patterns of names of Kafka's settings for features that are missing here, and what to do instead.
+# Kafka settings for features that Odradek does not have: a pattern of the name, and what to do instead.
 _PEM: Final = (
-    "key stores and trust stores are not read: export PEM files for"
+    "key stores and trust stores are not supported: export PEM files for"
     " ssl.certificate.location, ssl.key.location and ssl.ca.location"
 )
 UNSUPPORTED: Final[dict[str, str]] = {
@@ -123,26 +123,26 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "ssl.truststore.*": _PEM,
     "ssl.key.password": _PEM,
     "ssl.principal.mapping.rules": "a principal is the certificate's common name",
-    "ssl.*": "TLS 1.2 and newer with OpenSSL's ciphers; there is no setting for it",
-    "sasl.kerberos.*": "there is no GSSAPI: use SCRAM-SHA-512 or OAUTHBEARER",
-    "*sasl.jaas.config": "passwords are not kept in files: `odradek user set` creates SCRAM credentials",
+    "ssl.*": "brokers use TLS 1.2 or newer with OpenSSL's default ciphers, which no setting changes",
+    "sasl.kerberos.*": "GSSAPI is not supported: use SCRAM-SHA-512 or OAUTHBEARER",
+    "*sasl.jaas.config": "passwords are not read from files: `odradek user create` creates SCRAM credentials",
     "sasl.oauthbearer.jwks.endpoint.url": "keys are read from a file: sasl.oauthbearer.jwks.location",
-    "*.callback.handler.class": "no code is loaded: the mechanisms of sasl.enabled.mechanisms are built in",
-    "principal.builder.class": "no code is loaded: a principal is the certificate's common name or the user",
-    "*.policy.class.name": "no code is loaded: restrict by ACLs who may create topics",
-    "client.quota.callback.class": "no code is loaded: quotas are for users, client ids and addresses",
-    "security.providers": "no code is loaded",
-    "allow.everyone.if.no.acl.found": "with ACLs, an operation that no entry allows is always refused",
-    "listener.name.*": "a setting counts for all listeners: write it without the listener's prefix",
+    "*.callback.handler.class": "plug-ins are not supported: the mechanisms of sasl.enabled.mechanisms are built in",
+    "principal.builder.class": "plug-ins are not supported: a principal is the certificate's common name or the user",
+    "*.policy.class.name": "plug-ins are not supported: use ACLs to restrict who may create topics",
+    "client.quota.callback.class": "plug-ins are not supported: quotas are for users, client ids and IP addresses",
+    "security.providers": "plug-ins are not supported",
+    "allow.everyone.if.no.acl.found": "with ACLs, an operation that no entry allows is always denied",
+    "listener.name.*": "settings apply to all listeners: write the name without the listener's prefix",
     "max.connections.per.ip.overrides": "max.connections.per.ip is the same for all addresses",
     "log.cleaner.enable": "the cleaner always runs",
     "transaction.partition.verification.enable": "leaders always verify transactions",
-    "transaction.two.phase.commit.enable": "two-phase commits of other coordinators (KIP-939) are missing",
-    "delete.topic.enable": "topics can always be deleted: restrict by ACLs who may delete them",
+    "transaction.two.phase.commit.enable": "two-phase commit with external coordinators (KIP-939) is not supported",
+    "delete.topic.enable": "topics can always be deleted: use ACLs to restrict who may delete them",
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
 }
-# Values with which some of these settings need no change, because they ask for what Odradek does anyway.
+# Values with which some of these settings need no action, because they ask for what Odradek always does.
 _AS_IT_IS: Final = {
     "delete.topic.enable": "true",
     "log.cleaner.enable": "true",
@@ -155,7 +155,7 @@ _AS_IT_IS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for one setting of the file that is imported."""
+    """The verdict for one setting in the imported file."""
 
     name: str
     verdict: str
@@ -164,7 +164,9 @@ class Verdict:
 
 @dataclass(slots=True)
 class Plan:
-    """The files to write, the commands to run once the cluster is running, and a verdict for each Kafka setting."""
+    """The result of an import: the files to write, the commands to run once the cluster is running, and the
+    verdicts.
+    """
 
     files: dict[str, dict[str, str]] = field(default_factory=dict)  # role -> settings
     commands: list[str] = field(default_factory=list)
@@ -172,12 +174,12 @@ class Plan:
 
     @property
     def lacks(self) -> list[Verdict]:
-        """The settings that the written files cannot express, so that an administrator must act on them."""
+        """The verdicts of settings that the written files cannot express. An administrator must act on them."""
         return [v for v in self.verdicts if v.verdict in ("unsupported", "unknown")]
 
 
 def read_kafka_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file; the last value of a name counts, as in Java."""
+    """Read a Java properties file. If a name occurs several times, the last value is used, as in Java."""
     entries: dict[str, str] = {}
     data = path.read_bytes()
     try:
@@ -190,7 +192,10 @@ def read_kafka_properties(path: Path) -> dict[str, str]:
             continue
         match = _ENTRY.fullmatch(line)
         if match is None:
-            fail(f"{path}:{number}: expected name=value, found {line!r}", status=EXIT_USAGE)
+            fail(
+                f"{path}:{number}: the line {line!r} does not have the form name=value",
+                status=EXIT_USAGE,
+            )
         entries[match[1]] = match[2]
     return entries
 
@@ -202,19 +207,21 @@ def plan_import(
     host: str,
     voters: str = "",
 ) -> Plan:
-    """Give each setting its verdict, and translate what has a counterpart.
+    """Translate the settings that Odradek has, and give every setting a verdict.
 
     Args:
         given: Kafka's settings.
-        known: by role, the settings of its process with their aliases.
-        host: the name by which clients reach this machine, used if the file has no advertised.listeners.
-        voters: ID@HOST:PORT of all controllers, needed if the file names them without ids.
+        known: Odradek's settings with their aliases, by role.
+        host: the host name by which clients reach this machine; used if the file has no advertised.listeners.
+        voters: ID@HOST:PORT of all controllers; needed if the file names them without ids.
     """
     return _Import(dict(given), known, host, voters).plan()
 
 
 class _Import:
-    """Translates one Kafka configuration file. Each method removes the settings that it handles from `self._left`."""
+    """Translates one Kafka configuration file. Each method removes the settings that it translates from
+    `self._remaining`.
+    """
 
     def __init__(
         self,
@@ -223,7 +230,7 @@ class _Import:
         host: str,
         voters: str,
     ) -> None:
-        self._left = given
+        self._remaining = given
         self._host = host
         self._voters = voters
         self._plan = Plan()
@@ -234,13 +241,13 @@ class _Import:
         self._plan.files = {role: {} for role in _roles(given)}
 
     def plan(self) -> Plan:
-        """Translate all settings, give each its verdict (`kept`, `unsupported`, ...), and return the plan."""
+        """Translate all settings and return the plan. To be called once."""
         self._translate_controllers()
         self._translate_listeners()
         self._translate_directories()
         self._translate_authorizer()
-        for name in list(self._left):
-            self._judge(name, self._left.pop(name))
+        for name in list(self._remaining):
+            self._judge(name, self._remaining.pop(name))
         self._plan.verdicts.sort(key=lambda verdict: (_ORDER.index(verdict.verdict), verdict.name))
         return self._plan
 
@@ -252,18 +259,20 @@ class _Import:
             self._plan.files[role][name] = value
 
     def _judge(self, name: str, value: str) -> None:
-        """Keep a setting that has the same name here, and give every other setting its verdict."""
+        """Copy a setting that Odradek has under the same name, and add a verdict for the setting."""
         roles = [role for role in self._plan.files if name in self._names[role]]
         config = BROKER_CONFIGS.get(name)
         if config is not None and config.is_cluster_wide and CONTROLLER in roles:
-            roles = [CONTROLLER]  # at its first start, the controller sets them for the cluster
+            roles = [
+                CONTROLLER
+            ]  # At its first start, the controller sets the config for the cluster.
         elif config is not None and config.is_cluster_wide and BROKER in roles and _is_shared(name):
             roles = []
         if config is not None and not roles:
             assignment = shlex.quote(f"{name}={value}")
             self._plan.commands.append(f"odradek cluster config --set {assignment}")
             self._say(
-                name, "command", "it is a config of the whole cluster, which the command sets"
+                name, "command", "this is a config of the whole cluster, which the command sets"
             )
         elif roles:
             for role in roles:
@@ -278,19 +287,19 @@ class _Import:
         else:
             known = {*UNSUPPORTED, *INERT, *BROKER_CONFIGS}.union(*self._names.values())
             near = get_close_matches(name, known, 1, 0.8)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f": did you mean {near[0]}?" if near else ""
             self._say(name, "unknown", f"this program does not know the setting{hint}")
 
     def _translate_controllers(self) -> None:
-        """Translate the listeners of controllers.
+        """Translate the addresses of controllers.
 
-        Voters listen for each other on the port of Kafka's controllers, and for brokers on the next port.
+        A controller accepts other controllers on the port that it had in Kafka, and brokers on the next port.
         """
         named = ("controller.quorum.voters", "controller.quorum.bootstrap.servers")
-        values = [self._left.pop(name, "") for name in named]
+        values = [self._remaining.pop(name, "") for name in named]
         voters = self._voters or values[0]
         servers = [server for server in values[1].split(",") if server]
-        node_id = self._left.get("node.id", self._left.get("broker.id", "1"))
+        node_id = self._remaining.get("node.id", self._remaining.get("broker.id", "1"))
         if not voters and len(servers) == 1 and CONTROLLER in self._plan.files:
             voters = f"{node_id}@{servers[0]}"
         if not voters:
@@ -299,7 +308,7 @@ class _Import:
                     self._say(
                         name, "unsupported", "ids are missing: give --voters ID@HOST:PORT,..."
                     )
-            self._left.pop("zookeeper.connect", None)
+            self._remaining.pop("zookeeper.connect", None)
             return
         rpc = ",".join(
             f"{v.rpartition(':')[0]}:{int(v.rpartition(':')[2]) + 1}" for v in voters.split(",")
@@ -312,22 +321,23 @@ class _Import:
                 self._say(name, "translated", f"voters {voters}; brokers reach them at {rpc}")
 
     def _translate_listeners(self) -> None:
-        """Translate the listeners of a broker.
+        """Translate the listeners of a broker and of a controller.
 
-        Kafka's listeners keep their names; GRPC and REPLICATION are added, and a controller's listeners are renamed.
+        Kafka's listeners keep their names, and GRPC and REPLICATION are added on free ports. A controller's listeners
+        are named RAFT and CONTROLLER.
         """
-        controllers = _listed(self._left.get("controller.listener.names", "CONTROLLER"))
-        listeners = _listed(self._left.pop("listeners", ""))
-        advertised = _listed(self._left.pop("advertised.listeners", ""))
-        mapped = _listed(self._left.pop("listener.security.protocol.map", ""))
+        controllers = _listed(self._remaining.get("controller.listener.names", "CONTROLLER"))
+        listeners = _listed(self._remaining.pop("listeners", ""))
+        advertised = _listed(self._remaining.pop("advertised.listeners", ""))
+        mapped = _listed(self._remaining.pop("listener.security.protocol.map", ""))
         voters = self._plan.files.get(CONTROLLER, {}).get("controller.quorum.voters", "")
-        taken = {_port(address) for address in (*listeners, *_listed(voters))}
-        node_id = self._left.get("node.id", self._left.get("broker.id", "1"))
-        own = next((v for v in _listed(voters) if v.startswith(f"{node_id}@")), "")
-        if own:
+        used_ports = {_port(address) for address in (*listeners, *_listed(voters))}
+        node_id = self._remaining.get("node.id", self._remaining.get("broker.id", "1"))
+        own_voter = next((v for v in _listed(voters) if v.startswith(f"{node_id}@")), "")
+        if own_voter:
             hosts = [_host_of(a) for a in listeners if a.partition("://")[0] in controllers] or [""]
-            port = _port(own)
-            taken.add(port + 1)
+            port = _port(own_voter)
+            used_ports.add(port + 1)
             addresses = f"RAFT://{hosts[0]}:{port},CONTROLLER://{hosts[0]}:{port + 1}"
             self._set(CONTROLLER, "listeners", addresses)
         if BROKER not in self._plan.files:
@@ -335,36 +345,40 @@ class _Import:
             return
         kept = [a for a in listeners if a.partition("://")[0] not in controllers]
         kept = kept or [f"PLAINTEXT://:{9092}"]
-        shown = [a for a in advertised if a.partition("://")[0] not in controllers]
+        advertised_here = [a for a in advertised if a.partition("://")[0] not in controllers]
         bind = _host_of(kept[0])
-        reach = (
-            _host_of(shown[0]) if shown else (bind if bind not in ("", "0.0.0.0") else self._host)
+        advertised_host = (
+            _host_of(advertised_here[0])
+            if advertised_here
+            else (bind if bind not in ("", "0.0.0.0") else self._host)
         )
         for name, first in (("GRPC", 9090), ("REPLICATION", 9091)):
-            port = next(port for port in range(first, 65_536) if port not in taken)
-            taken.add(port)
+            port = next(port for port in range(first, 65_536) if port not in used_ports)
+            used_ports.add(port)
             kept.append(f"{name}://{bind}:{port}")
-        told = {a.partition("://")[0] for a in shown}
-        shown += [
-            f"{name}://{reach}:{_port(address)}"
+        advertised_names = {a.partition("://")[0] for a in advertised_here}
+        advertised_here += [
+            f"{name}://{advertised_host}:{_port(address)}"
             for address in kept
-            if (name := address.partition("://")[0]) not in told
+            if (name := address.partition("://")[0]) not in advertised_names
         ]
         self._set(BROKER, "listeners", ",".join(kept))
-        self._set(BROKER, "advertised.listeners", ",".join(shown))
+        self._set(BROKER, "advertised.listeners", ",".join(advertised_here))
         protocols = [m for m in mapped if m.partition(":")[0] not in controllers]
         if mapped:
             self._set(BROKER, "listener.security.protocol.map", ",".join(protocols))
             self._say("listener.security.protocol.map", "translated", ",".join(protocols))
         self._say("listeners", "translated", "GRPC and REPLICATION are added: " + ",".join(kept))
-        self._say("advertised.listeners", "translated", ",".join(shown))
+        self._say("advertised.listeners", "translated", ",".join(advertised_here))
 
     def _translate_directories(self) -> None:
-        """Choose new data directories beside Kafka's, which stay unchanged."""
-        names = [n for n in ("log.dirs", "log.dir", "metadata.log.dir") if n in self._left]
-        directories = _listed(self._left.pop("log.dirs", "") or self._left.pop("log.dir", ""))
-        self._left.pop("log.dir", None)
-        metadata = self._left.pop("metadata.log.dir", "")
+        """Choose new data directories beside Kafka's directories, which are not changed."""
+        names = [n for n in ("log.dirs", "log.dir", "metadata.log.dir") if n in self._remaining]
+        directories = _listed(
+            self._remaining.pop("log.dirs", "") or self._remaining.pop("log.dir", "")
+        )
+        self._remaining.pop("log.dir", None)
+        metadata = self._remaining.pop("metadata.log.dir", "")
         first = (directories or ["/tmp/kafka-logs"])[0].rstrip("/")
         self._set(BROKER, "log.dirs", f"{first}-odradek")
         self._set(CONTROLLER, "log.dirs", f"{(metadata or first).rstrip('/')}-odradek-quorum")
@@ -376,10 +390,10 @@ class _Import:
 
     def _translate_authorizer(self) -> None:
         name = "authorizer.class.name"
-        if self._left.get(name):
-            self._left.pop(name)
+        if self._remaining.get(name):
+            self._remaining.pop(name)
             self._set(BROKER, name, "acl")
-            self._say(name, "translated", "acl: entries of ACLs decide, as in Kafka")
+            self._say(name, "translated", "acl: ACLs authorize requests, as in Kafka")
 
 
 def _roles(given: Mapping[str, str]) -> list[str]:
@@ -391,8 +405,8 @@ _ORDER: Final = ("unknown", "unsupported", "command", "translated", "inert", "ke
 
 
 def _is_shared(name: str) -> bool:
-    """Return whether all brokers should have the same value, so that a value in the file of one broker
-    may conflict.
+    """Return whether all brokers should have the same value of this config. A value in the file of one broker could
+    then conflict with that of another broker.
     """
     return name in ("min.insync.replicas", "unclean.leader.election.enable")
 
@@ -441,19 +455,18 @@ def import_(
         str,
         typer.Option(
             metavar="ID@HOST:PORT,...",
-            help="Ids and addresses of all controllers; needed if the file names controllers "
-            "without their ids.",
+            help="Ids and addresses of all controllers. Needed only if the file names controllers without ids.",
         ),
     ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace translated files that exist already.")
+        bool, typer.Option("--force", help="Replace translated files that already exist.")
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Translate a server.properties, and report on each setting.
 
-    Writes broker.properties and quorum.properties, as process.roles says. The exit status is 1 if the file asks for
-    something that Odradek does not have.
+    The command writes broker.properties, quorum.properties or both, depending on process.roles. The exit status is 1 if
+    the file has settings that Odradek does not support or does not know.
     """
     if missing := what_is_missing("odradek config import", "server"):
         fail(missing)
@@ -461,13 +474,13 @@ def import_(
     for role in _roles(given):
         if (path := directory / _FILES[role]).exists() and not force:
             fail(
-                f"{path} exists already: replace it with --force, or choose another directory with --to DIR"
+                f"{path} already exists: replace it with --force, or choose another directory with --to DIR"
             )
     known = {role: _known_settings(module) for role, module in _MODULES.items()}
     plan = plan_import(given, known, host=socket.gethostname(), voters=voters)
     if not plan.files:
         fail(
-            f"{file}: process.roles={given['process.roles']} names no role: broker, controller or both"
+            f"{file}: process.roles={given['process.roles']} names no role: write broker, controller or both"
         )
     for role, settings in plan.files.items():
         _write(directory / _FILES[role], settings, source=file)
@@ -480,12 +493,14 @@ def import_(
 
 
 def _known_settings(module: str) -> dict[str, list[str]]:
-    """Ask a service's program for the names of its settings, because the SDK does not import services."""
+    """Return the names of a service's settings with their aliases. They are read from the service's program, because
+    the SDK does not import services.
+    """
     command = [sys.executable, "-m", module, "--list-settings"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        fail(f"cannot read the names of the settings of {module}: {done.stderr.strip()}")
-    names: dict[str, list[str]] = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        fail(f"cannot read the names of the settings of {module}: {process.stderr.strip()}")
+    names: dict[str, list[str]] = json.loads(process.stdout)
     return names
 
 

@@ -1,4 +1,4 @@
-"""Moves of partitions by commands: a plan, a confirmation, the request, and the progress until the end."""
+"""How commands move partitions: they print a plan, ask for confirmation, start the moves, and show the progress."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ if TYPE_CHECKING:
 POLL_S: Final = 1.0
 Wait = Annotated[
     bool,
-    typer.Option("--wait", help="Show the progress, and return when the moves have ended."),
+    typer.Option("--wait", help="Wait until the moves have ended, and show their progress."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """Partitions to move, with their replicas before and after the move. The preferred leader is first."""
+    """The partitions to move, with their replicas before and after the move. The first replica is the preferred
+    leader.
+    """
 
     before: Mapping[TopicPartition, tuple[int, ...]]
     after: Mapping[TopicPartition, tuple[int, ...]]
 
     @property
     def copies(self) -> int:
-        """The number of replicas that must be copied."""
+        """The number of replicas whose data must be copied."""
         return sum(len(set(self.after[name]) - set(self.before[name])) for name in self.after)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each partition."""
+        """Return one row for each partition, for `print_rows`."""
         return [
             {
                 "topic": name.topic,
@@ -69,7 +71,9 @@ def move_partitions(
     output: OutputFormat,
     empty: str,
 ) -> None:
-    """Carry out a plan: print it, ask for confirmation, start the moves, and wait for their end if `wait` is set."""
+    """Print a plan, ask for confirmation, start the moves, and wait for their end if `wait` is set. `empty` is printed
+    if the plan moves nothing.
+    """
     plan = with_client(bootstrap, make_plan)
     print_rows(plan.rows(), output, empty=empty)
     if dry_run or not plan.after:
@@ -93,10 +97,10 @@ def move_partitions(
 def wait_for_moves(
     bootstrap: str, expected: Mapping[TopicPartition, tuple[int, ...] | None]
 ) -> None:
-    """Wait until these partitions no longer move, and show the progress on a terminal.
+    """Wait until no move of these partitions is in progress, and show the progress on a terminal.
 
-    If a partition then has other replicas than `expected`, its move was cancelled or replaced, which ends the command
-    with an error; None stands for any replicas.
+    If a partition then has other replicas than `expected`, its move was cancelled or replaced, and the command ends
+    with an error. A value of None accepts any replicas.
     """
     import asyncio
 
@@ -121,20 +125,23 @@ def wait_for_moves(
             await asyncio.sleep(POLL_S)
 
     if is_terminal:
-        say("waiting for the moves to end; Ctrl-C ends the waiting, not the moves", is_error=True)
+        say("waiting for the moves to end; after Ctrl-C, the moves go on", is_error=True)
     try:
         progress, lost = with_client(bootstrap, work, is_quick=False)
     finally:
         show("")
     if lost:
-        fail(f"these moves were cancelled or replaced by other moves: {', '.join(lost)}")
+        fail(
+            f"these moves were cancelled or replaced by other moves: {', '.join(lost)};"
+            " `odradek partition moves` shows the moves in progress"
+        )
     say(progress.summary(), is_error=True)
 
 
 async def _lost_moves(
     client: Client, expected: Mapping[TopicPartition, tuple[int, ...] | None]
 ) -> list[str]:
-    """Return the partitions that ended with other replicas than expected."""
+    """Return the names of the partitions that have other replicas than expected."""
     replicas = {
         (topic.name, partition.partition): partition.replicas
         for topic in await client.admin.list_topics(include_internal=True)
@@ -142,33 +149,31 @@ async def _lost_moves(
     }
     return [
         str(name)
-        for name, wanted in sorted(expected.items())
-        if wanted is not None and set(replicas.get(name, ())) != set(wanted)
+        for name, expected_replicas in sorted(expected.items())
+        if expected_replicas is not None and set(replicas.get(name, ())) != set(expected_replicas)
     ]
 
 
 class MoveProgress:
-    """Computes the progress of moves. `update` is given the moves that are in progress; a move that is missing there
-    has ended.
-    """
+    """Computes the progress of a set of moves from the list of moves that are still in progress."""
 
     def __init__(self, names: Iterable[TopicPartition], now_s: float) -> None:
         self._names = set(names)
-        self._left = set(self._names)
+        self._in_progress = set(self._names)
         self._sizes: dict[TopicPartition, tuple[int, int]] = {}
-        """The bytes of a partition that have been copied, and those to copy in all."""
+        """By partition: the bytes copied so far, and the bytes to copy in total."""
         self._started_s = self._now_s = now_s
         self._copied_at_start: int | None = None
 
     def update(self, moves: Iterable[Reassignment], now_s: float) -> None:
-        """Record the state of all moves that have not ended."""
+        """Update the progress. `moves` are all moves that have not ended; a move that is missing in it has ended."""
         self._now_s = now_s
-        self._left.clear()
+        self._in_progress.clear()
         for move in moves:
-            self._left.add(move.partition)
+            self._in_progress.add(move.partition)
             if move.copied_bytes is not None and move.total_bytes is not None:
                 self._sizes[move.partition] = (move.copied_bytes, move.total_bytes)
-        for name in self._sizes.keys() - self._left:
+        for name in self._sizes.keys() - self._in_progress:
             total = self._sizes[name][1]
             self._sizes[name] = (total, total)
         if self._copied_at_start is None:
@@ -179,26 +184,26 @@ class MoveProgress:
         return sum(copied for copied, _ in self._sizes.values())
 
     def text(self) -> str:
-        """Return the progress in one line: partitions and bytes that are done, the rate, and the time left at that
+        """Return the progress in one line: partitions moved, bytes copied, the rate, and the remaining time at that
         rate.
         """
-        done = len(self._names) - len(self._left)
+        moved = len(self._names) - len(self._in_progress)
         total = sum(total for _, total in self._sizes.values())
-        words = [f"{done} of {counted(len(self._names), 'partition')} moved"]
+        words = [f"{moved} of {counted(len(self._names), 'partition')} moved"]
         if total:
             words.append(f"{readable_bytes(self._copied)} of {readable_bytes(total)} copied")
         elapsed_s = self._now_s - self._started_s
         rate = (self._copied - (self._copied_at_start or 0)) / elapsed_s if elapsed_s > 0 else 0.0
         if rate > 0:
-            left_s = (total - self._copied) / rate
-            words += [f"{readable_bytes(rate)}/s", f"about {left_s:.0f} s left"]
+            remaining_s = (total - self._copied) / rate
+            words += [f"{readable_bytes(rate)}/s", f"about {remaining_s:.0f} s left"]
         return ", ".join(words)
 
     def summary(self) -> str:
-        """Return a one-line summary for the end."""
+        """Return a one-line summary, for after the last move has ended."""
         elapsed_s = self._now_s - self._started_s
         copied = self._copied - (self._copied_at_start or 0)
         return (
             f"{counted(len(self._names), 'partition')} moved in {elapsed_s:.1f} s,"
-            f" {readable_bytes(copied)} copied meanwhile"
+            f" {readable_bytes(copied)} copied"
         )

@@ -1,4 +1,4 @@
-"""The output of commands: a table for people, JSON for programs, errors on stderr with an exit status."""
+"""The output of commands: tables for people, JSON for programs, and errors on stderr with an exit status."""
 
 from __future__ import annotations
 
@@ -69,17 +69,15 @@ Bootstrap = Annotated[
         "--bootstrap",
         envvar="ODRADEK_BOOTSTRAP",
         metavar="HOST:PORT,...",
-        help="gRPC addresses of brokers, of which the first that responds is used.",
+        help="gRPC addresses of brokers. The command uses the first one that responds.",
         show_default=True,
     ),
 ]
 ERRORS_MAX: Final = 20
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be changed, without changing it.")
+    bool, typer.Option("--dry-run", help="Show what the command would change, without changing it.")
 ]
-Yes = Annotated[
-    bool, typer.Option("-y", "--yes", help="Do not ask for confirmation on a terminal.")
-]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 Output = Annotated[
     OutputFormat, typer.Option("-o", "--output", help="Print a table, or JSON for programs.")
 ]
@@ -87,8 +85,8 @@ Output = Annotated[
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error of Odradek or of the system as one line on stderr and exit; other errors keep their
-    traceback.
+    """Print an error of Odradek or of the operating system as one line on stderr, and exit. Any other exception is
+    raised with its traceback.
     """
     try:
         yield
@@ -105,9 +103,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def open_closed_streams() -> None:
-    """Discard output whose stream was closed when the command started, as `>&-` does.
+    """Replace a standard stream that was closed when the command started (`>&-`) by one that discards its output.
 
-    Python has None in the place of such a stream.
+    Python sets such a stream to None, so a print would fail.
     """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -116,9 +114,10 @@ def open_closed_streams() -> None:
 
 
 def binary_output() -> BinaryIO:
-    """Return standard output for bytes, with a buffer even under PYTHONUNBUFFERED.
+    """Return a stream that writes bytes to standard output, with a buffer even under PYTHONUNBUFFERED.
 
-    A file without a buffer may write only a part, and would so hide that the reader of a pipe has exited.
+    Without a buffer, a write may store only a part of its bytes without an error. The command would then not notice
+    that the reader of a pipe has exited.
     """
     stream = sys.stdout.buffer
     if isinstance(stream, io.RawIOBase):
@@ -127,7 +126,9 @@ def binary_output() -> BinaryIO:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
-    """Print rows with the same columns as a JSON array or a table. If there are none, print `empty` on stderr."""
+    """Print rows as a JSON array or a table. All rows must have the same columns. If there are no rows, `empty` is
+    printed on stderr.
+    """
     if output is OutputFormat.JSON:
         print(json.dumps([_snake_case(row) for row in rows], default=_plain))
         return
@@ -138,9 +139,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], *, is_folded: bool = True) -> Any:
-    """Return a rich table of rows with the same columns. Text that is too wide is folded.
+    """Return a rich table of rows, which must have the same columns.
 
-    Without `is_folded`, each row takes one line, headers take two, and only the first column is cut off.
+    With `is_folded`, a text that is too wide is folded. Without it, each row takes one line, column headers may take
+    two, and only texts in the first column are shortened.
     """
     from rich.table import Table
     from rich.text import Text
@@ -172,7 +174,7 @@ def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
 
 
 def console(*, stderr: bool = False) -> Any:
-    """Return a rich console, which is wide and without colour if the output is not a terminal."""
+    """Return a rich console. If the stream is not a terminal, the console is 200 columns wide and has no colour."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -196,26 +198,28 @@ def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
 
 
 def say(text: str, *, is_error: bool = False) -> None:
-    """Print lines for a person, with control characters escaped."""
+    """Print lines for a person to read. Control characters are escaped."""
     for line in text.split("\n"):
         print(printable(line), file=sys.stderr if is_error else sys.stdout)
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask for confirmation at a terminal before a change that cannot be undone; any answer but yes ends the command.
-    Without a terminal nobody can answer, so scripts continue; they can check with --dry-run first.
+    """Ask a user at a terminal to confirm a change that cannot be undone. Any answer but yes ends the command.
+
+    Nothing is asked if `is_confirmed` is set or standard input is no terminal: a script can check with --dry-run first.
     """
     if is_confirmed or sys.stdin is None or not sys.stdin.isatty():
         return
     print(printable(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        fail("nothing was changed")
+        fail("not confirmed: nothing was changed")
 
 
 def fail_on_errors(errors_or_none: Iterable[OdradekError | None]) -> None:
-    """End the command if something failed; the errors are printed, at most ERRORS_MAX of them.
+    """End the command with an error if any of the values is an error. At most ERRORS_MAX errors are printed.
 
-    There is one value for each partition or group of the command, None if it succeeded.
+    `errors_or_none` has one value for each partition or group that the command changes: its error, or None if the
+    change succeeded.
     """
     errors = [error for error in errors_or_none if error is not None]
     for error in errors[1:ERRORS_MAX]:
@@ -227,7 +231,7 @@ def fail_on_errors(errors_or_none: Iterable[OdradekError | None]) -> None:
 
 
 def readable_bytes(count: float) -> str:
-    """Return a number of bytes in the largest binary unit of which it has at least 1, such as 1.5 GiB."""
+    """Return a number of bytes with one decimal in the largest unit that fits (B to TiB), such as 1.5 GiB."""
     if count < 1024:
         return f"{count:.0f} B"
     units = ("KiB", "MiB", "GiB", "TiB")
@@ -236,23 +240,23 @@ def readable_bytes(count: float) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with the name of what it counts, such as 1 line or 2,000 lines."""
+    """Return a number followed by a noun, such as 1 line or 2,000 lines. `what` is the singular of the noun."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class Progress:
-    """Shows counts to a user at a terminal: a line on stderr once a second, and a summary at the end.
+    """Shows a user at a terminal how many things were counted: a line on stderr once a second, and a summary at the
+    end.
 
-    If standard output is a terminal as well, the records themselves show the progress, so only the summary is
-    printed.
+    If standard output is also a terminal, the printed records show the progress, so only the summary is printed.
     """
 
     def __init__(self, what: str) -> None:
-        """`what` names one of the things that are counted; with an s it is the plural."""
+        """`what` is the singular of what is counted, such as record; its plural must end with an s."""
         self.count = 0
         self._what = what
         self.is_watched = sys.stderr.isatty()
-        """Whether a user at a terminal sees what is printed on stderr."""
+        """Whether stderr is a terminal, so that a user sees what is printed there."""
         self._has_line = self.is_watched and not sys.stdout.isatty()
         self._started_s = self._shown_s = time.monotonic()
 
@@ -278,9 +282,9 @@ class Progress:
 
 
 def _snake_case(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename facts for programs: `log end` becomes `log_end` in JSON.
+    """Return the facts with names for JSON: `log end` becomes `log_end`.
 
-    Rows in them are renamed too; mappings in them keep their keys, which are names of configs.
+    Rows in lists are renamed, too. A mapping as a value keeps its keys, because these are names of configs.
     """
 
     def renamed(value: Any) -> Any:
@@ -299,14 +303,14 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        # Long items stand apart, so that a narrow table is folded between them and not inside of them.
+        # A space after each comma lets a narrow table fold between long items instead of inside one.
         separator = ", " if any(len(str(item)) > 8 for item in value) else ","
         return printable(separator.join(str(item) for item in value))
     return printable(str(value))
 
 
 def printable(text: str) -> str:
-    """Escape control characters. Names come from clients, and a terminal would execute their escape sequences."""
+    """Escape control characters. Clients choose names freely, and a terminal would execute escape sequences in them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -319,9 +323,9 @@ def _plain(value: Any) -> Any:
 
 
 ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
-r"""Characters by the letter after the backslash; any other letter stands for itself."""
+r"""Characters by the letter that follows the backslash. A letter that is missing here stands for itself."""
 
 
 def unescaped(text: str) -> str:
-    r"""Replace each `\t`, `\n`, `\0`, ... in the text by its character."""
+    r"""Return the text with each escape sequence (`\t`, `\n`, `\0`, ...) replaced by its character."""
     return re.sub(r"\\(.)", lambda match: ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)

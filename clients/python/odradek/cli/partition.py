@@ -58,17 +58,17 @@ Indexes = Annotated[
         "-p",
         "--partition",
         metavar="N",
-        help="Include only this partition of the topic. Repeatable.",
+        help="Include only this partition of the topic. Repeatable. [default: all partitions]",
     ),
 ]
 
 
 def broker_ids(text: str, *, option: str) -> list[int]:
-    """Return the broker ids of a text such as 1,2,3; any other text ends the command with an error."""
+    """Return the broker ids in a text such as 1,2,3. A text of another form ends the command with an error."""
     parts = text.split(",")
     if not all(part.strip().isdigit() for part in parts) or len(set(parts)) < len(parts):
         fail(
-            f"{option} {text} is not valid: write different broker ids, such as 1,2,3",
+            f"{option} {text} is not valid: write distinct broker ids, such as 1,2,3",
             status=EXIT_USAGE,
         )
     return [int(part) for part in parts]
@@ -77,7 +77,7 @@ def broker_ids(text: str, *, option: str) -> list[int]:
 async def existing_topics(
     client: Client, names: Sequence[str] | None, *, include_internal: bool = True
 ) -> list[TopicDescription]:
-    """Return the topics with these names, or all. Raises UnknownTopic."""
+    """Return the topics with these names, or all topics if `names` is empty or None. Raises UnknownTopic."""
     from odradek.errors import UnknownTopic
 
     topics = await client.admin.list_topics(include_internal=include_internal or bool(names))
@@ -99,7 +99,9 @@ def list_partitions(
     topic: Topics = None,
     under_replicated: Annotated[
         bool,
-        typer.Option("--under-replicated", help="List only partitions with replicas out of sync."),
+        typer.Option(
+            "--under-replicated", help="List only partitions with replicas that are out of sync."
+        ),
     ] = False,
     without_leader: Annotated[
         bool, typer.Option("--without-leader", help="List only partitions without a leader.")
@@ -149,8 +151,8 @@ def elect(
         bool,
         typer.Option(
             "--unclean",
-            help="Elect a replica that is not in sync where there is no leader. Records that only other replicas have"
-            " are lost.",
+            help="For partitions without a leader, elect a replica that is out of sync. Records that this replica"
+            " does not have are lost.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -158,8 +160,10 @@ def elect(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let preferred replicas lead, which balances leaders. This is useful after a restart of brokers. The preferred
-    replica is the first in the list of replicas. Partitions that it leads already are left out.
+    """Make preferred replicas the leaders of their partitions.
+
+    This balances leaders after a restart of brokers. The preferred replica is the first in a partition's list of
+    replicas. Partitions that it already leads are not changed.
     """
 
     async def plan(client: Client) -> list[dict[str, Any]]:
@@ -184,13 +188,17 @@ def elect(
     if partition is not None and len(topic or ()) != 1:
         fail("--partition needs exactly one --topic", status=EXIT_USAGE)
     rows = with_client(bootstrap, plan)
-    nothing = "no partition is without a leader" if unclean else "all preferred replicas lead"
-    print_rows(rows, output, empty=nothing)
+    empty = (
+        "every partition has a leader"
+        if unclean
+        else "every partition is led by its preferred replica"
+    )
+    print_rows(rows, output, empty=empty)
     if dry_run or not rows:
         return
     if unclean:
         confirm(
-            f"Elect leaders of {len(rows)} partitions, losing the records that they lack?",
+            f"Elect leaders of {len(rows)} partitions, and lose the records that the new leaders do not have?",
             is_confirmed=yes,
         )
     with_client(bootstrap, work)
@@ -203,7 +211,7 @@ def move(
         str,
         typer.Option(
             metavar="ID,...",
-            help="Ids of the brokers that shall have the replicas, the preferred leader first.",
+            help="Ids of the brokers to place the replicas on, separated by commas, the preferred leader first.",
             autocompletion=complete_broker_lists,
         ),
     ],
@@ -216,8 +224,8 @@ def move(
 ) -> None:
     """Move partitions of a topic to these brokers.
 
-    A partition stays readable and writable meanwhile. Records are copied first; old replicas are deleted when all new
-    ones are in sync.
+    Clients can read and write a partition while it moves. Its records are copied first, and old replicas are deleted
+    when all new replicas are in sync.
     """
     target = tuple(broker_ids(to, option="--to"))
 
@@ -232,7 +240,7 @@ def move(
         is_confirmed=yes,
         wait=wait,
         output=output,
-        empty="the replicas are on these brokers already",
+        empty="the replicas are already on these brokers",
     )
 
 
@@ -248,8 +256,8 @@ def set_replicas(
 ) -> None:
     """Change the replication factor of a topic.
 
-    New replicas go to other racks and hosts first, then to the brokers with the fewest replicas. Replicas that are
-    out of sync are removed first.
+    New replicas are placed on hosts and racks without a replica of the partition if possible, and there on the brokers
+    with the fewest replicas. When the factor is lowered, replicas that are out of sync are removed first.
     """
 
     async def plan(client: Client) -> MovePlan:
@@ -263,8 +271,8 @@ def set_replicas(
         loads.update(b for t in topics for p in t.partitions for b in p.replicas if b in loads)
         if count > len(live):
             fail(
-                f"{count} replicas need {count} live brokers, but there are {len(live)}:"
-                " `odradek cluster info` lists them",
+                f"{count} replicas need {count} live brokers, but only {len(live)} are live:"
+                " `odradek cluster info` lists all brokers",
                 status=EXIT_USAGE,
             )
         after = with_replica_count(
@@ -283,7 +291,7 @@ def set_replicas(
         is_confirmed=yes,
         wait=wait,
         output=output,
-        empty=f"all partitions of {topic} have {count} replicas already",
+        empty=f"all partitions of {topic} already have {count} replicas",
     )
 
 
@@ -292,7 +300,7 @@ def reassign(
     file: Annotated[
         Path,
         typer.Argument(
-            help="JSON file as kafka-reassign-partitions takes it:"
+            help="JSON file in the format of kafka-reassign-partitions:"
             ' {"partitions": [{"topic": ..., "partition": 0, "replicas": [1, 2]}]}.'
         ),
     ],
@@ -302,7 +310,7 @@ def reassign(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Move partitions to the brokers that a JSON file lists. The file has the format of kafka-reassign-partitions."""
+    """Move partitions to the brokers that a JSON file lists."""
     try:
         listed = json.loads(file.read_text())["partitions"]
         after = {(str(p["topic"]), int(p["partition"])): tuple(p["replicas"]) for p in listed}
@@ -329,14 +337,15 @@ def reassign(
         is_confirmed=yes,
         wait=wait,
         output=output,
-        empty="the replicas are on these brokers already",
+        empty="the replicas are already on these brokers",
     )
 
 
 async def _plan_of(client: Client, after: dict[tuple[str, int], tuple[int, ...]]) -> MovePlan:
-    """Return the plan that gives these partitions these replicas. Partitions that have them already are left out.
+    """Return the plan that gives these partitions these replicas. Partitions that already have them are not in the
+    plan.
 
-    An unknown partition or broker ends the command, so that no part of a plan begins if another part is refused.
+    An unknown partition or broker ends the command with an error, so that either the whole plan begins or nothing.
     """
     from odradek.partitions import TopicPartition
 
@@ -344,7 +353,7 @@ async def _plan_of(client: Client, after: dict[tuple[str, int], tuple[int, ...]]
     registered = {broker.broker_id for broker in cluster.brokers}
     if unknown := {broker for replicas in after.values() for broker in replicas} - registered:
         fail(
-            f"there is no broker {min(unknown)}: `odradek cluster info` lists them",
+            f"there is no broker {min(unknown)}: `odradek cluster info` lists the brokers",
             status=EXIT_USAGE,
         )
     before = {
@@ -375,7 +384,7 @@ def moves(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show the moves in progress, with the bytes that are copied."""
+    """Show the moves in progress, with the bytes copied so far."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         await existing_topics(client, topic)
@@ -412,7 +421,7 @@ def cancel(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Cancel moves in progress: the replicas stay where they were. Data that was copied for a cancelled move is
+    """Cancel moves in progress. The replicas stay where they were, and data that was copied for a cancelled move is
     deleted.
     """
 
@@ -435,7 +444,7 @@ def cancel(
         from odradek_protocol.kafka.error_codes import ErrorCode
 
         outcomes = await client.admin.reassign_partitions(dict.fromkeys(cancelled.after))
-        # A move that has ended in the meantime cannot be cancelled, and there is nothing left to do.
+        # A move that has ended since the list was read cannot be cancelled, which is not an error.
         fail_on_errors(
             outcome.error
             for outcome in outcomes
@@ -459,28 +468,26 @@ def throttle(
         str,
         typer.Option(
             metavar="SIZE",
-            help="Let each broker copy at most this many bytes a second, such as 50MiB.",
+            help="Limit each broker to this many copied bytes per second, for example 50MiB.",
         ),
     ] = "",
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Let brokers copy as fast as they can.")
-    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the limit.")] = False,
     broker: Annotated[
         list[int] | None,
         typer.Option(
             min=0,
             metavar="ID",
-            help="Throttle this broker only. Repeatable. [default: all]",
+            help="Change only this broker. Repeatable. [default: all brokers]",
             autocompletion=complete_brokers,
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show or change how fast brokers copy replicas.
+    """Show or change the limit on how fast brokers copy replicas.
 
-    The throttle applies to replicas that are far behind their leaders, as new ones are. It takes effect at once, also
-    for moves in progress. It is the config follower.replication.throttled.rate, which Kafka's tools set, too.
+    The limit applies to replicas that are far behind their leaders, as new replicas are. It takes effect immediately,
+    also for moves in progress. Kafka's tools set the same config, follower.replication.throttled.rate.
     """
     if rate and remove:
         fail("--rate and --remove cannot be used together", status=EXIT_USAGE)
@@ -503,7 +510,7 @@ def throttle(
 
         changed = [str(n) for n in broker] if broker else [""]
         if remove and not broker:
-            # The value of one broker has precedence over the default of all brokers, so it would stay in force.
+            # A broker's own value has precedence over the value for all brokers, so it must be removed, too.
             changed += [str(n) for n in registered]
         for name in changed:
             if rate:

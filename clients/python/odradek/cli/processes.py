@@ -1,5 +1,5 @@
-"""`odradek dev` runs a cluster of child processes; `odradek broker`, `odradek gateway` and similar commands run one
-process.
+"""Commands that run processes: `odradek dev` runs a whole cluster of child processes, and `odradek broker`, `odradek
+gateway` and similar commands run one process.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:
-    """Replace this process by `python -m module`.
-
-    If the module is not installed, say which extra of the package has it.
+    """Replace this process by `python -m module`. If the module is not installed, the command ends with an error that
+    names the extra of the package to install.
     """
     if missing := what_is_missing(module, extra):
         fail(missing, status=EXIT_ERROR)
@@ -41,7 +40,7 @@ def gateway(context: typer.Context) -> None:
 
 
 def demo(context: typer.Context) -> None:
-    """Write real flight data while processes are killed."""
+    """Kill processes during writes, and show that no record is lost."""
     run_module("odradek_demo", "demo", context.args)
 
 
@@ -56,7 +55,7 @@ def broker(
     status_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT")] = None,
 ) -> None:
     """Run a broker in the foreground, or several with --processes."""
-    # `python -m odradek_broker --help` has the help of all options, and describes these two as well.
+    # `python -m odradek_broker --help` prints the help of this command, so it also describes these two options.
     if processes == 1 and status_port is None:
         run_module("odradek_broker", "server", context.args)
     if missing := what_is_missing("odradek_broker", "server"):
@@ -107,14 +106,15 @@ def dev(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the data of all processes in this directory. [default: a temporary directory]"
+            help="Store the data of all processes in this directory, and keep it."
+            " [default: a temporary directory, deleted at the end]"
         ),
     ] = None,
     base_port: Annotated[
         int | None,
         typer.Option(
             metavar="PORT",
-            help="Use the ports from this one on; 0: any free ports."
+            help="Use consecutive ports that begin with this one. 0: any free ports."
             " [default: 9090 (gRPC), 9092 (Kafka), 8082 (HTTP), ... if they are free]",
             min=0,
             max=65_000,
@@ -125,7 +125,7 @@ def dev(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Change a setting of the cluster or of its processes. Repeatable.",
+            help="Set a setting of the controllers, brokers or gateways, such as log.level=DEBUG. Repeatable.",
         ),
     ] = None,
     as_json: Annotated[
@@ -136,13 +136,14 @@ def dev(
         ),
     ] = False,
     exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Stop the cluster when standard input ends.")
+        bool,
+        typer.Option("--exit-with-parent", help="Stop the cluster at the end of standard input."),
     ] = False,
 ) -> None:
     """Run a whole cluster in the foreground.
 
-    Ctrl-C or SIGTERM stops it with all its processes. If one of them is killed, the others keep running, and the
-    command that starts it again is printed.
+    Ctrl-C or SIGTERM stops the cluster with all its processes. If one process is killed, the others keep running, and
+    the command prints how to start the killed process again.
     """
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 
@@ -180,7 +181,8 @@ def dev(
             cluster.start_brokers()
             with explained(cluster):
                 cluster.wait_brokers_ready(stop=stop)
-            # Now, because with the brokers it would take their CPU, and nothing can be written before they are ready.
+            # The gateways start after the brokers. If they started together, the gateways would use CPU time that the
+            # brokers need to become ready.
             cluster.start_gateways()
             _print_addresses(cluster)
         if _watch(cluster, stop, announces_gateways=not as_json):
@@ -190,7 +192,7 @@ def dev(
 
 @contextlib.contextmanager
 def explained(cluster: EmbeddedCluster) -> Iterator[None]:
-    """Print every few seconds which processes are still starting."""
+    """Print every PATIENCE_S which processes are still starting, until the block ends."""
     is_done = threading.Event()
 
     def explain() -> None:
@@ -210,15 +212,15 @@ def explained(cluster: EmbeddedCluster) -> Iterator[None]:
 def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateways: bool) -> bool:
     """Wait until `stop` is set and return True, or return False when no process is running any more.
 
-    A process that ends is reported, and the others keep running. With `announces_gateways`, each gateway that becomes
-    ready is reported, too.
+    The end of a process is reported, and the other processes keep running. With `announces_gateways`, each gateway that
+    becomes ready is reported, too.
     """
     running = cluster.children()
-    awaited = dict(cluster.gateways) if announces_gateways else {}
+    starting_gateways = dict(cluster.gateways) if announces_gateways else {}
     while not stop.wait(0.2):
-        for index in [index for index, gateway in awaited.items() if gateway.is_ready]:
+        for index in [index for index, gateway in starting_gateways.items() if gateway.is_ready]:
             url = cluster.describe()["gateways"][index - 1]
-            print(f"{awaited.pop(index).name} serves {url}", flush=True)
+            print(f"{starting_gateways.pop(index).name} serves {url}", flush=True)
         for child in [child for child in running if not child.is_running]:
             running.remove(child)
             print(
@@ -235,17 +237,17 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
     with contextlib.suppress(OSError):
-        # This does not use sys.stdin, whose lock this thread would hold at exit.
+        # `sys.stdin` is not used: its lock, which this thread would hold, blocks the exit of the interpreter.
         while os.read(0, 4096):
             pass
     stop.set()
 
 
 def _with_defaults(settings: list[str], brokers: int, *, is_for_people: bool) -> tuple[str, ...]:
-    """Add the settings of a development cluster that the user did not give.
+    """Add settings for a development cluster, unless the user gave them.
 
-    With the default replication factor any one broker can be killed without losing a topic. If the cluster is started
-    on a terminal, its logs are text.
+    With the added replication factor, any one broker can be killed without losing records. If the cluster is started on
+    a terminal, its processes log text.
     """
     defaults = {"default.replication.factor": str(min(3, brokers))} if brokers > 1 else {}
     if is_for_people:
@@ -256,7 +258,7 @@ def _with_defaults(settings: list[str], brokers: int, *, is_for_people: bool) ->
 
 
 def _announce(cluster: EmbeddedCluster) -> None:
-    """Print what is being started and where its data goes."""
+    """Print which processes are started, and where their data is stored."""
     plan = cluster.plan
     kept = "deleted at the end; --data-dir DIR keeps it" if cluster.is_temporary else "kept"
     counts = {
@@ -271,7 +273,7 @@ def _announce(cluster: EmbeddedCluster) -> None:
     )
     if plan.prefers_usual_ports and not cluster.has_usual_ports:
         print(
-            "The usual ports (9090, 9092, 8082, ...) are in use; using free ones instead",
+            "The default ports (9090, 9092, 8082, ...) are in use; the cluster uses free ports instead",
             flush=True,
         )
 
@@ -298,7 +300,7 @@ def _print_addresses(cluster: EmbeddedCluster) -> None:
 
 
 def _listeners_of(name: str, cluster: EmbeddedCluster) -> dict[str, str | None]:
-    """Return the addresses of a process by protocol."""
+    """Return the addresses of a process as table columns, one for each protocol."""
     addresses = cluster.describe()
     kind, _, number = name.rpartition("-")
     index = int(number) - 1

@@ -35,22 +35,21 @@ if TYPE_CHECKING:
 
 
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Limit of a request, and so of a record. The topic's max.message.bytes is usually lower."""
+"""The largest request, and thus the largest record. The topic's max.message.bytes is usually lower."""
 INTERRUPTED_FLUSH_S_MAX: Final = 5.0
-"""How long a command that ends before the end of its input tries to send the lines that it has read."""
+"""How long an interrupted command tries to send the lines that it has already read."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 _CHUNK_BYTES: Final = 256 * 1024
 _CHUNKS_WAITING_MAX: Final = 4
 
 
 async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
-    """Yield lists of the lines that arrived since the last list, without line ends, until the end of the file.
+    """Yield lists of lines until the end of the file. Each list has the lines that arrived since the last one, without
+    line ends. Raises RecordTooLarge for a line longer than `line_bytes_max`, and OSError.
 
-    Raises RecordTooLarge for a line longer than `line_bytes_max`, and OSError.
-
-    A thread reads, because reading blocks: earlier lines are sent while the next one is being typed. The thread is a
-    daemon, because a terminal may never return another line. It uses `os.read`, because a read of `sys.stdin` would
-    hold its lock when the program exits.
+    Reading blocks, so a thread reads, and earlier lines are sent while a user types the next one. The thread is a
+    daemon, because a terminal may never return another line. The thread uses `os.read`, because a read of `sys.stdin`
+    would hold a lock that the interpreter needs to exit.
     """
     import asyncio
     from concurrent.futures import CancelledError
@@ -68,14 +67,14 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
             put = chunks.put(chunk)
             try:
                 asyncio.run_coroutine_threadsafe(put, loop).result()
-            except (RuntimeError, CancelledError):  # the event loop has ended, or is about to end
+            except (RuntimeError, CancelledError):  # The event loop has ended or is ending.
                 put.close()
                 return
             if not chunk or isinstance(chunk, OSError):
                 return
 
     threading.Thread(target=read, name="read input", daemon=True).start()
-    rest = bytearray()  # the beginning of a line whose end has not arrived
+    rest = bytearray()  # The beginning of a line whose end has not arrived.
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
@@ -106,8 +105,8 @@ def produce(
         str,
         typer.Option(
             metavar="[0|1|all]",
-            help="Acknowledgements that a record needs: none (0), the leader's (1), or those of"
-            " all in-sync replicas (all).",
+            help="When a record counts as written: when it is sent (0), when the leader has it (1),"
+            " or when all in-sync replicas have it (all).",
         ),
     ] = "all",
     key_separator: Annotated[
@@ -116,16 +115,16 @@ def produce(
             "-k",
             "--key-separator",
             metavar="TEXT",
-            help="Text between the key and the value of a line; \\t is a tab. Lines without it "
-            "have no key.",
+            help="Text between the key and the value of a line; \\t is a tab. A line without this text becomes a record"
+            " without a key.",
         ),
     ] = None,
     key_field: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Each line is an object of JSON: its field NAME is the key, and the whole line the value."
-            " Dots lead into objects: customer.id.",
+            help="Lines are JSON objects: use the field NAME of each as the key, and the whole line as the value."
+            " Dots select a field in an object: customer.id.",
         ),
     ] = None,
     partition: Annotated[
@@ -135,7 +134,7 @@ def produce(
             "--partition",
             min=0,
             metavar="N",
-            help="Write all records to this partition. [default: chosen by the key]",
+            help="Write all records to this partition. [default: the key of each record determines its partition]",
         ),
     ] = None,
     null: Annotated[
@@ -144,14 +143,14 @@ def produce(
             "-Z",
             "--null",
             metavar="TEXT",
-            help="Send a tombstone, a record without a value, for each line whose value is this text.",
+            help="For a line whose value is this text, send a tombstone (a record without a value).",
         ),
     ] = None,
     is_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Read lines of JSON with key, value, headers, partition and timestamp_ms,"
+            help="Lines are JSON objects with key, value, headers, partition and timestamp_ms,"
             " as `odradek consume -o json` prints them.",
         ),
     ] = False,
@@ -159,7 +158,7 @@ def produce(
         bool,
         typer.Option(
             "--repartition",
-            help="With --json, choose partitions by key instead of using those of the input.",
+            help="With --json, ignore the partitions in the input and choose them by key.",
         ),
     ] = False,
     header: Annotated[
@@ -176,7 +175,7 @@ def produce(
         typer.Option("--create", help="Create the topic if it does not exist."),
     ] = False,
     compression: Annotated[
-        Compression, typer.Option(help="Codec by which batches are compressed.")
+        Compression, typer.Option(help="Compress batches of records with this codec.")
     ] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -185,8 +184,8 @@ def produce(
 
     The exit status is 0 only if all records were acknowledged.
 
-    A line of --json is an object such as {"key": "k", "value": "v", "headers": [["n", "v"]]}. A value of null is a
-    tombstone, {"base64": "..."} stands for bytes, and JSON that is not text is sent as JSON.
+    With --json, a line is an object such as {"key": "k", "value": "v", "headers": [["n", "v"]]}. The value null makes
+    the record a tombstone, {"base64": "..."} stands for bytes, and a number, array or object is sent as JSON text.
     """
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks} is not valid: it must be 0, 1 or all", status=EXIT_USAGE)
@@ -194,12 +193,12 @@ def produce(
         fail("--key-separator must not be empty", status=EXIT_USAGE)
     if is_json and (key_separator is not None or null is not None):
         fail(
-            "--json has its own keys and tombstones, so -k and -Z cannot be used with it",
+            '-k and -Z cannot be used with --json: write the key as "key", and a tombstone as "value": null',
             status=EXIT_USAGE,
         )
     if key_field is not None and (is_json or key_separator is not None):
         fail(
-            "--key-field cannot be used with --json and -k, which say themselves what the key is",
+            "--key-field cannot be used together with --json or -k: choose one way to name the key",
             status=EXIT_USAGE,
         )
     if repartition and (not is_json or partition is not None):
@@ -218,16 +217,16 @@ def produce(
     progress = Progress("line")
     if progress.is_watched and source.isatty():
         say(
-            "Each line is a record. Ctrl-D at the beginning of a line ends the input.",
+            "Each line becomes a record. Press Ctrl-D at the beginning of a line to end the input.",
             is_error=True,
         )
 
     async def work(client: Client) -> None:
         from odradek.producer.delivery import Deliveries
 
-        acks_wanted: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
+        producer_acks: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
         producer = client.producer(
-            acks=acks_wanted,
+            acks=producer_acks,
             compression=compression,
             request_bytes_max=REQUEST_BYTES_MAX,
             allow_auto_create=create,
@@ -267,10 +266,10 @@ def produce(
     if run.error is not None:
         fail(f"{run.failed} of {run.sent} records were not acknowledged: {run.error}")
     if run.without_key:
-        wanted = f"'{key_separator}'" if key_field is None else f"field {key_field}"
+        key_source = f"'{key_separator}'" if key_field is None else f"field {key_field}"
         print(
-            f"odradek: {run.without_key} of {counted(run.sent, 'line')} had no {wanted}:"
-            f" {'its record has' if run.without_key == 1 else 'their records have'} no key",
+            f"odradek: {run.without_key} of {counted(run.sent, 'line')} had no {key_source}:"
+            f" {'its record was' if run.without_key == 1 else 'their records were'} sent without a key",
             file=sys.stderr,
         )
     if output is OutputFormat.JSON:
@@ -288,7 +287,7 @@ def _partition_missing(error: UnknownTopic, topic: str, partition: int) -> Unkno
 
 
 class _Run:
-    """Counts of the records that one `odradek produce` has sent, and of their outcomes."""
+    """The counts of records that one `odradek produce` has sent, by outcome."""
 
     def __init__(
         self, *, separator: bytes | None, null: bytes | None, key_field: str | None, is_json: bool
@@ -300,19 +299,19 @@ class _Run:
         self.has_values_only = (
             separator is None and null is None and not is_json and key_field is None
         )
-        """Whether each line is a value, and nothing else."""
+        """Whether each whole line is the value of a record without a key."""
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
         self.without_key = 0
         self.error: BaseException | None = None
-        """The error of the first record that failed."""
+        """The error of the first record that failed; None if none failed."""
 
     def record(self, line: bytes) -> InputRecord:
-        """Return the record of a line, and count it as sent.
+        """Convert a line of the input to a record, and count it as sent.
 
         Raises:
-            InvalidRequest: the line of JSON is not a record.
+            InvalidRequest: the line is not JSON, or not a JSON object that describes a record.
         """
         key, value = None, line
         try:
@@ -346,14 +345,14 @@ class _Run:
 
     @property
     def undecided(self) -> int:
-        """Records that are neither acknowledged nor failed yet."""
+        """The number of records that are neither acknowledged nor failed yet."""
         return self.sent - self.acknowledged - self.failed
 
 
 @contextlib.asynccontextmanager
 async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
-    """Print what the producer waits for, close the producer at the end, and report records that an
-    interruption lost.
+    """Print what the producer waits for while the block runs, and close the producer at the end. If the command was
+    interrupted, report the records that were not acknowledged.
     """
     import asyncio
 
@@ -366,7 +365,7 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
                 reason = producer.explain_waiting()
                 if reason and reason != last_reason:
                     say(
-                        f"odradek: waiting, not acknowledged: {counted(run.undecided, 'record')}: {reason}",
+                        f"odradek: waiting: {counted(run.undecided, 'record')} not acknowledged yet: {reason}",
                         is_error=True,
                     )
                     last_reason = reason
@@ -376,10 +375,11 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
         yield
         await producer.close()
     except BaseException as error:
-        # The lines before the interruption, or before the line that is not a record, were read, so they are sent.
+        # Lines that were read before the interruption, or before an invalid line, are still sent.
         if run.undecided:
             say(
-                f"odradek: sending {counted(run.undecided, 'record')} for up to {INTERRUPTED_FLUSH_S_MAX:.0f} s",
+                f"odradek: interrupted; trying for up to {INTERRUPTED_FLUSH_S_MAX:.0f} s to send the last"
+                f" {counted(run.undecided, 'record')}",
                 is_error=True,
             )
         await producer.close(INTERRUPTED_FLUSH_S_MAX)

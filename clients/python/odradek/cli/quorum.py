@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 quorum_app = typer.Typer(
-    help="Run a controller, or show the metadata quorum.",
+    help="Run a controller, or show the controllers' quorum.",
     no_args_is_help=True,
 )
 
 
 @quorum_app.command()
 def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Show the leader and the progress of each voter.
+    """Show the leader and the progress of each controller.
 
-    The leader is shown with its term and commit offset.
+    The leader of the metadata quorum is shown with its term and commit offset.
     """
 
     async def work(client: Client) -> QuorumDescription:
@@ -68,7 +68,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
         print_rows(rows, output, empty="no voters")
     if quorum.leader_id < 0:
         fail(
-            "the metadata quorum has no leader: a majority of its voters must be up",
+            "the metadata quorum has no leader: start controllers until a majority of the voters is up",
             status=EXIT_UNHEALTHY,
         )
 
@@ -85,7 +85,7 @@ def list_features(
 ) -> None:
     """Show the level of each feature.
 
-    The output also has the levels that all members support, and the members that hold a level back.
+    The output also has the levels that all brokers and controllers support, and the nodes that prevent a higher level.
     """
 
     async def work(client: Client) -> list[FeatureDescription]:
@@ -109,19 +109,15 @@ def set_level(
     name: Annotated[str, typer.Argument(help="Name of the feature, such as metadata.version.")],
     level: Annotated[
         int,
-        typer.Argument(
-            min=0, max=2**15 - 1, help="Feature level that the cluster uses from now on."
-        ),
+        typer.Argument(min=0, max=2**15 - 1, help="Level to set."),
     ],
     allow_downgrade: Annotated[
         bool,
-        typer.Option(
-            "--allow-downgrade", help="Allow setting a level that is lower than the present one."
-        ),
+        typer.Option("--allow-downgrade", help="Allow a level that is lower than the current one."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set the level of a feature. Every broker and every controller must support it."""
+    """Set the level of a feature. Every broker and every controller must support the level."""
 
     async def work(client: Client) -> None:
         await client.admin.update_feature(name, level, allow_downgrade=allow_downgrade)

@@ -1,4 +1,4 @@
-"""`odradek quota`: limits on what users, client ids and addresses may use."""
+"""`odradek quota`: limits on the resources that users, client ids and IP addresses may use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 DEFAULT: Final = "DEFAULT"
-"""The name that stands for all users, client ids or addresses without a quota of their own."""
+"""This name stands for all users, client ids or addresses that have no quota of their own."""
 
 app = typer.Typer(help="List, set and remove quotas of users and clients.", no_args_is_help=True)
 User = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help=f"Name of a user; {DEFAULT} stands for users without a quota of their own.",
+        help=f"Name of a user. {DEFAULT} stands for all users that have no own quota.",
         autocompletion=complete_users,
     ),
 ]
@@ -44,10 +44,10 @@ ClientId = Annotated[
     typer.Option(
         "--client-id",
         metavar="ID",
-        help=f"A client id, or {DEFAULT}. With --user, it counts for that user only.",
+        help=f"A client id, or {DEFAULT}. With --user, the quota applies to this client id of that user only.",
     ),
 ]
-Ip = Annotated[str, typer.Option(metavar="ADDRESS", help=f"An IP address, or {DEFAULT}.")]
+Ip = Annotated[str, typer.Option(metavar="ADDRESS", help=f"IP address of clients, or {DEFAULT}.")]
 
 
 @app.command("list")
@@ -58,17 +58,14 @@ def list_quotas(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List quotas.
-
-    With --user, --client-id or --ip, only those that name it are listed.
-    """
-    wanted = _entity(user, client_id, ip, is_filter=True)
+    """List quotas. With --user, --client-id or --ip, only quotas with that name are listed."""
+    entity_filter = _entity(user, client_id, ip, is_filter=True)
 
     async def work(client: Client) -> list[dict[str, Any]]:
         return [
             _row(quota)
             for quota in await client.admin.describe_quotas()
-            if wanted.items() <= quota.entity.items()
+            if entity_filter.items() <= quota.entity.items()
         ]
 
     rows = with_client(bootstrap, work)
@@ -99,16 +96,24 @@ def set_quota(
     ] = "",
     request_percentage: Annotated[
         float | None,
-        typer.Option(min=0, metavar="N", help="Share of a broker's time, 100 for one core."),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="CPU time that the user or client may use on each broker; 100 is one core.",
+        ),
     ] = None,
     controller_mutation_rate: Annotated[
         float | None,
-        typer.Option(min=0, metavar="N", help="Partitions a second that it may create or delete."),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Partitions per second that the user or client may create or delete.",
+        ),
     ] = None,
     connection_creation_rate: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="N", help="Connections a second from an address; with --ip only."
+            min=0, metavar="N", help="New connections per second from the address. Only with --ip."
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -117,9 +122,8 @@ def set_quota(
 ) -> None:
     """Set quotas of a user, client id or address.
 
-    --user and --client-id together stand for this client id of this user.
-
-    A client that exceeds a quota is delayed, and gets no error.
+    --user and --client-id together set the quota of one client id of one user. Responses to a client that exceeds its
+    quota are delayed; the client gets no error.
     """
     values: dict[str, float | None] = {
         "producer_byte_rate": size_bytes(producer_byte_rate, option="--producer-byte-rate")
@@ -134,7 +138,7 @@ def set_quota(
     }
     chosen = {key: value for key, value in values.items() if value is not None}
     if not chosen:
-        fail(f"give a quota: {', '.join(map(_option, values))}", status=EXIT_USAGE)
+        fail(f"give at least one quota: {', '.join(map(_option, values))}", status=EXIT_USAGE)
     _alter(
         _entity(user, client_id, ip), chosen, dry_run=dry_run, bootstrap=bootstrap, output=output
     )
@@ -166,10 +170,7 @@ def remove_quota(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Remove quotas of a user, client id or address.
-
-    Without the name of a quota, all of them are removed.
-    """
+    """Remove quotas of a user, client id or address. Without the name of a quota, all of its quotas are removed."""
     flags = {
         "producer_byte_rate": producer_byte_rate,
         "consumer_byte_rate": consumer_byte_rate,
@@ -189,7 +190,7 @@ def remove_quota(
 
     removed = with_client(bootstrap, existing)
     if not removed:
-        fail("there is no such quota: `odradek quota list` shows those that were set")
+        fail("there is no such quota: `odradek quota list` shows all quotas")
     _alter(entity, removed, dry_run=dry_run, bootstrap=bootstrap, output=output)
 
 
@@ -218,7 +219,8 @@ def _entity(
     entity = {kind: None if name == DEFAULT else name for kind, name in named.items() if name}
     if not entity and not is_filter:
         fail(
-            "say whose quota it is: --user, --client-id, both, or --ip; with DEFAULT as the name, of all others",
+            "choose whom the quota applies to with --user, --client-id, both, or --ip; the name DEFAULT stands for all"
+            " that have no own quota",
             status=EXIT_USAGE,
         )
     if "ip" in entity and len(entity) > 1:

@@ -1,4 +1,4 @@
-"""Records as text: the output of `odradek consume`, and the JSON lines that `odradek produce --json` reads back."""
+"""Records as text: the output formats of `odradek consume`, and the JSON lines that `odradek produce --json` reads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from odradek_protocol.records.columns import Columns
 
 Encoding = Literal["text", "json", "hex", "base64", "int", "double"]
-"""How bytes are shown: as UTF-8 text, as JSON in one line, in hexadecimal digits, in base64, or as a number that
-Kafka's serializers wrote (big-endian; 1, 2, 4 or 8 bytes)."""
+"""How bytes are printed: as UTF-8 text, as JSON on one line, in hexadecimal digits, in base64, or as a number that
+Kafka's serializers wrote (big-endian; 1, 2, 4 or 8 bytes).
+"""
 FORMAT_HELP: Final = (
-    "Print each record by this pattern: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
+    "Print each record in this format: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
     "%h headers, %s size of the value in bytes, %% percent sign, \\n newline, \\t tab."
 )
 _TOKEN: Final = re.compile(r"%(.)|\\(.)", re.DOTALL)
@@ -32,12 +33,12 @@ Show = Callable[[bytes], str | None]
 
 
 class InvalidRecord(Exception):
-    """A line of the input is not a record in JSON."""
+    """A line of the input is not a record in JSON. The message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRecord:
-    """One record of `odradek produce --json`. A value of None is a tombstone."""
+    """A record that `odradek produce` read. The record is a tombstone if its value is None."""
 
     value: bytes | None
     key: bytes | None = None
@@ -47,7 +48,7 @@ class InputRecord:
 
 
 def shown(data: bytes, encoding: Encoding) -> str | None:
-    """Return bytes as text in an encoding; None if they are not valid in it."""
+    """Return bytes as text in this encoding; None if the bytes are not valid in it."""
     try:
         match encoding:
             case "hex":
@@ -68,9 +69,9 @@ def shown(data: bytes, encoding: Encoding) -> str | None:
 
 
 def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
-    """Return the function that renders records by a format such as `%k: %v\\n`.
+    """Return a function that converts a record to bytes by a format such as `%k: %v\\n`.
 
-    Keys and values that are not valid in their encoding are printed unchanged.
+    A key or value that is not valid in its encoding is printed unchanged.
     """
 
     def encoded(data: bytes | None, encoding: Encoding) -> bytes:
@@ -99,14 +100,14 @@ def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[An
                 return str(len(record.value or b"")).encode()
         return b"%"
 
-    pieces: list[bytes | str] = []  # bytes are printed as they are; a str is the letter of a field
+    pieces: list[bytes | str] = []  # Bytes are printed unchanged; a str is the letter of a field.
     position = 0
     for match in _TOKEN.finditer(form):
         pieces.append(form[position : match.start()].encode())
         if match[1]:
             if match[1] not in _FIELDS:
                 fail(
-                    f"--format has an unknown placeholder %{match[1]}; {FORMAT_HELP}",
+                    f"--format has an unknown placeholder %{match[1]}. {FORMAT_HELP}",
                     status=EXIT_USAGE,
                 )
             pieces.append(match[1])
@@ -120,13 +121,13 @@ def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[An
 
 
 def rows_before(columns: Columns, stop: int) -> tuple[int, int]:
-    """Return how many records of the columns are before an offset, and the offset of the last record of all."""
+    """Return how many records have an offset below `stop`, and the offset of the last record in `columns`."""
     offsets = memoryview(columns.offset or b"").cast("q")
     return bisect_left(offsets, stop), offsets[-1]
 
 
 def value_lines(columns: Columns, rows: int) -> bytes:
-    """Return the values of the first records, each with a newline after it; null is an empty line."""
+    """Return the values of the first `rows` records, each followed by a newline. A null value becomes an empty line."""
     if not rows or columns.value is None:
         return b""
     from odradek_protocol.records.codec import lines
@@ -135,9 +136,9 @@ def value_lines(columns: Columns, rows: int) -> bytes:
 
 
 def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
-    """Return the function that renders records as lines of JSON, which `record_of` reads.
+    """Return a function that converts a record to a line of JSON, which `record_of` can read.
 
-    With the encoding json, keys and values are JSON themselves. Bytes that are not valid in their encoding become
+    With the encoding json, keys and values become JSON values. Bytes that are not valid in their encoding become
     {"base64": "..."}.
     """
 
@@ -165,16 +166,17 @@ def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], by
 
 
 def key_in(line: bytes, field: str) -> bytes | None:
-    """Return the field of an object of JSON as a key: text as it is, anything else as JSON; None if it is missing.
+    """Return a field of a JSON object as the key of a record; None if the object does not have the field.
 
-    `field` is a name, or names with dots between them. Raises InvalidRecord if the line is not an object.
+    `field` is a name, or names with dots between them. A string becomes UTF-8, any other value JSON text. Raises
+    InvalidRecord if the line is not a JSON object.
     """
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise InvalidRecord(f"not JSON: {error}") from None
+        raise InvalidRecord(f"it is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidRecord("not an object of JSON")
+        raise InvalidRecord("it is not a JSON object")
     if field in value:
         value = value[field]
     else:
@@ -186,10 +188,10 @@ def key_in(line: bytes, field: str) -> bytes | None:
 
 
 def record_of(line: bytes) -> InputRecord:
-    """Read a line of `odradek consume -o json`, or of the same form written by hand. Only `value` is required.
+    """Convert a line of JSON, as `odradek consume -o json` prints it, to a record. Only the field `value` is required.
 
-    A key, value or header value is a string, which is encoded as UTF-8, {"base64": "..."} for other bytes, or null. Any
-    other JSON is written as JSON text. `headers` may also be an object. `topic` and `offset` are ignored.
+    A key, value or header value is a string (encoded as UTF-8), {"base64": "..."} (for other bytes), or null. Any other
+    JSON value is written as JSON text. `headers` may also be an object. `topic` and `offset` are ignored.
 
     Raises:
         InvalidRecord: the line is not a JSON object, or a field is not valid.
@@ -204,7 +206,7 @@ def record_of(line: bytes) -> InputRecord:
         raise InvalidRecord('it is not a JSON object with "value"')
     if unknown := sorted(row.keys() - _JSON_FIELDS):
         raise InvalidRecord(
-            f"the field {unknown[0]!r} is unknown; the fields are {', '.join(sorted(_JSON_FIELDS))}"
+            f"the field {unknown[0]!r} is unknown: use {', '.join(sorted(_JSON_FIELDS))}"
         )
     headers = row.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
@@ -231,7 +233,9 @@ def _bytes(item: Any) -> bytes | None:
     try:
         return _encoded(item)
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"{error.object[error.start]!r} is not a character") from None
+        raise InvalidRecord(
+            f"{error.object[error.start]!r} is a surrogate, which UTF-8 cannot encode"
+        ) from None
 
 
 def _encoded(item: Any) -> bytes | None:
@@ -250,10 +254,10 @@ def _encoded(item: Any) -> bytes | None:
 
 def _number(row: dict[str, Any], name: str) -> int | None:
     number = row.get(name)
-    if number in (None, -1):  # a record without a timestamp is shown with -1
+    if number in (None, -1):  # `odradek consume` prints -1 for a record without a timestamp.
         return None
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise InvalidRecord(f'"{name}" is {number!r}, not a number from 0')
+        raise InvalidRecord(f'"{name}" is {number!r}, but must be an integer of at least 0')
     return number
 
 

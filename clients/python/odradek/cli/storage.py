@@ -1,4 +1,4 @@
-"""`odradek storage` and `odradek tls`: work on data directories and certificates outside of the nodes' processes."""
+"""`odradek storage` and `odradek tls`: change data directories and certificates while no server process does."""
 
 from __future__ import annotations
 
@@ -39,34 +39,36 @@ def _group() -> None:
 def format_directory(
     data_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="The controller's data directory (its setting log.dirs)."),
+        typer.Option(
+            metavar="DIR", help="Data directory of the controller (its setting log.dirs)."
+        ),
     ],
     node_id: Annotated[
         int,
         typer.Option(
-            min=0, max=INT32_MAX, metavar="ID", help="The controller's id (its setting node.id)."
+            min=0, max=INT32_MAX, metavar="ID", help="Id of the controller (its setting node.id)."
         ),
     ],
     voters: Annotated[
         str,
         typer.Option(
             metavar="ID@HOST:PORT,...",
-            help="All voters (the setting controller.quorum.voters), the same for every "
-            "controller.",
+            help="All controllers (the setting controller.quorum.voters), the same list on every one of them.",
         ),
     ],
     cluster_id: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Id of the cluster, the same for every node. [default: a new id, which is printed]",
+            help="Id of the cluster, the same on every node. [default: a new id, which is printed]",
         ),
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Write the identity of a controller into its data directory.
 
-    Running it again changes nothing; a different identity is refused.
+    This must be done before the controller's first start. The same command can be repeated safely. A directory that
+    already has another identity is not changed.
     """
     if missing := what_is_missing("odradek storage format", "server"):
         fail(missing)
@@ -88,7 +90,7 @@ def format_directory(
 def strays(
     data_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="The broker's data directory (its setting log.dirs)."),
+        typer.Option(metavar="DIR", help="Data directory of the broker (its setting log.dirs)."),
     ],
     remove: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Delete this stray log. Repeatable.")
@@ -98,9 +100,11 @@ def strays(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List or remove stray logs, which the metadata does not have. A broker sets a log aside as a stray if the
-    cluster's metadata has no such topic, or no replica of it on this broker, and no record deleted it. The log becomes
-    a replica again when the metadata has it again. The broker may be running.
+    """List or remove stray logs, which the metadata does not contain.
+
+    A broker sets a log aside as a stray if the cluster's metadata has no such topic, or no replica of the partition on
+    this broker, although no record in the metadata deleted it. If the metadata contains the replica again later, the
+    broker uses the log again. The broker may be running.
     """
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)
@@ -132,30 +136,29 @@ def adopt_metadata(
         Path,
         typer.Option(
             metavar="DIR",
-            help="The broker's data directory (its setting log.dirs). The broker must be stopped.",
+            help="Data directory of the broker (its setting log.dirs). The broker must be stopped.",
         ),
     ],
     incarnation: Annotated[
         str,
         typer.Option(
             metavar="ID",
-            help="Id of the metadata log that the broker must follow from now on; a broker that "
-            "refuses to start names it in its error message. With 'none', the broker follows the "
-            "first metadata log that it finds.",
+            help="Id of the metadata log that the broker shall follow. A broker that refuses to start prints this id in"
+            " its error. none: the broker follows the first metadata log that a controller sends.",
         ),
     ],
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a broker follow another metadata log.
+    """Make a broker follow another metadata log. Use this only after all controllers have lost their data.
 
-    Use it only after the controllers have lost theirs. The logs of the broker stay. At its next start it sets aside,
-    as strays, the logs whose topics are not in the other metadata.
+    The logs of the broker are not deleted. At its next start, the broker sets aside, as strays, the logs whose topics
+    the new metadata does not contain.
     """
     if missing := what_is_missing("odradek storage adopt", "server"):
         fail(missing)
     if not re.fullmatch(r"none|[0-9a-f]{32}", incarnation):
         fail(
-            f"--incarnation {incarnation} is not valid: write 32 hexadecimal digits, or the word none",
+            f"--incarnation {incarnation} is not valid: write 32 hexadecimal digits, or none",
             status=EXIT_USAGE,
         )
     _run(_STORAGE_COMMANDS, "adopt", str(data_dir), incarnation)
@@ -163,7 +166,9 @@ def adopt_metadata(
 
 
 def _run(module: str, *arguments: str) -> str:
-    """Run a module of the server as a process and return what it prints."""
+    """Run a module of the server in a child process and return its output. If the process fails, its stderr becomes the
+    error of the command.
+    """
     import subprocess
     import sys
 
@@ -194,14 +199,14 @@ Directory = Annotated[Path, typer.Option("--dir", help="Directory of the certifi
 def init(
     directory: Directory = Path("tls"),
     common_name: Annotated[
-        str, typer.Option(metavar="NAME", help="Common name in the authority's own certificate.")
+        str, typer.Option(metavar="NAME", help="Common name in the certificate of the authority.")
     ] = "Odradek cluster CA",
     days: Annotated[
         int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
     ] = 3650,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Create the authority. Give ca.crt to every node, and keep ca.key secret."""
+    """Create a certificate authority. Copy ca.crt to every node and client, and keep ca.key secret."""
     path = _authority(directory).create(common_name=common_name, days=days)
     print_facts({"certificate": path, "key": path.with_suffix(".key")}, output)
 
@@ -210,12 +215,15 @@ def init(
 def issue(
     name: Annotated[
         str,
-        typer.Argument(help="Common name, such as broker-1, controller-2 or a user name."),
+        typer.Argument(
+            help="Common name of the certificate: broker-ID, controller-ID or a user name."
+        ),
     ],
     host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HOST", help="Host name or IP address that peers connect to. Repeatable."
+            metavar="HOST",
+            help="Host name or IP address at which clients and nodes reach the owner. Repeatable.",
         ),
     ] = None,
     directory: Directory = Path("tls"),
@@ -224,7 +232,7 @@ def issue(
     ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Issue a certificate for an identity. Its alternative names include the hosts."""
+    """Issue a certificate and key for a node or user."""
     certificate, key = _authority(directory).issue(name, hosts=host or (), days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 
@@ -238,14 +246,18 @@ def renew(
     ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Renew a certificate. It keeps its names, and running processes load it without a restart."""
+    """Replace a certificate and its key by new ones with the same names. Running processes load them without a
+    restart.
+    """
     certificate, key = _authority(directory).renew(name, days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 
 
 def _authority(directory: Path) -> CertificateAuthority:
     if importlib.util.find_spec("cryptography") is None:
-        fail("certificates need the package cryptography: pip install 'odradek[server]'")
+        fail(
+            "certificates need the package cryptography: install it with pip install 'odradek[server]'"
+        )
     from odradek.cli.certificate_authority import CertificateAuthority
 
     return CertificateAuthority(directory)

@@ -1,4 +1,6 @@
-"""`odradek top`: a live view of brokers, topics and groups, with rates between two reads of the cluster's state."""
+"""`odradek top`: a live view of brokers, topics and groups. Rates are computed from two reads of the cluster's
+state.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
 
 SECTIONS: Final = ("brokers", "topics", "groups")
 SECTION_LINES: Final = 3
-"""Lines of a section before its rows: an empty one, and two of the header."""
+"""The lines of a section before its rows: one empty line, and two lines of column headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The state of the cluster at one moment. A field is empty or None if a process that knows it is down."""
+    """The state of the cluster at one moment. A field is empty or None if the process that should report it did not
+    respond.
+    """
 
     at_s: float
     quorum: QuorumDescription | None = None
@@ -57,23 +61,26 @@ class Look:
         field(default_factory=dict)
     )
     problem: str = ""
-    """The first error of a request, because of which a field is not known; empty if there was none."""
+    """The first error of a request; empty if all requests succeeded."""
 
 
 def top(
     once: Annotated[
-        bool, typer.Option("--once", help="Print one snapshot, with rates over one interval.")
+        bool,
+        typer.Option(
+            "--once", help="Print the state once, with rates over one interval, and exit."
+        ),
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time from one look to the next.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two updates.")
     ] = 2.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show brokers, topics and groups with their rates, live.
 
-    q or Ctrl-C ends it. With -o json, each interval prints one line of JSON. Without a terminal, tables are printed one
-    after the other.
+    Press q or Ctrl-C to quit. With -o json, one line of JSON is printed every interval. Without a terminal, the tables
+    are printed one after another.
     """
     import asyncio
 
@@ -101,7 +108,7 @@ def top(
 
 
 async def _looked(client: Client) -> Look:
-    """Like `look`, but print after PATIENCE_S what it waits for."""
+    """Return the result of `look`. After PATIENCE_S without a result, print what the client waits for."""
     import asyncio
 
     looking = asyncio.ensure_future(look(client))
@@ -115,7 +122,7 @@ async def _looked(client: Client) -> Look:
 
 
 async def _show(client: Client, screen: Screen, interval_s: float) -> None:
-    """Show the cluster on the terminal until the user quits. The first view has no rates, and appears at once."""
+    """Show the cluster on the terminal until the user quits. The first view appears at once, without rates."""
     import asyncio
 
     previous: Look | None = None
@@ -139,9 +146,10 @@ async def _show(client: Client, screen: Screen, interval_s: float) -> None:
 
 
 class Screen:
-    """The terminal of `odradek top`: draws views on its alternate screen, and reads keys. Needs a running event loop.
+    """The terminal of `odradek top`: draws views on its alternate screen, and reads keys. A running event loop is
+    required.
 
-    When the terminal changes its size, the last view is drawn again.
+    When the size of the terminal changes, the last view is drawn again.
     """
 
     def __init__(self) -> None:
@@ -150,7 +158,7 @@ class Screen:
         self.is_closing = False
         self._live = Live(console=console(), screen=True, auto_refresh=False)
         self._facts: Mapping[str, Any] | None = None
-        self._note = "looking at the cluster"
+        self._note = "reading the state of the cluster"
         self._restore: list[Callable[[], object]] = []
         self._wake: Callable[[], None] = lambda: None
 
@@ -171,7 +179,9 @@ class Screen:
             self._restore.pop()()
 
     def _read_keys(self, loop: Any) -> None:
-        """Read single keys, unless the input is not this terminal, or the command runs in the background."""
+        """Read single keys. If standard input is not the terminal, or the command runs in the background, no keys are
+        read.
+        """
         import termios
         import tty
 
@@ -197,7 +207,8 @@ class Screen:
     def show(self, facts: Mapping[str, Any] | None = None, *, note: str | None = None) -> None:
         """Draw the view of `facts`; None draws the last facts again.
 
-        `note` is the line below them: what the client waits for, or a problem. None keeps the last one, "" removes it.
+        `note` is the line below the view: what the client waits for, or a problem. None keeps the last note, and ""
+        removes it.
         """
         self._facts = facts if facts is not None else self._facts
         self._note = note if note is not None else self._note
@@ -205,7 +216,7 @@ class Screen:
         self._live.update(_view(self._facts, height=height, note=self._note), refresh=True)
 
     async def wait_for(self, work: Any, timeout_s: float | None) -> None:
-        """Wait until the future `work` is done, the timeout has passed, or the user quits. Does not cancel `work`."""
+        """Wait until the future `work` is done, the timeout has passed, or the user quits. `work` is not cancelled."""
         import asyncio
 
         quitting = asyncio.get_running_loop().create_future()
@@ -222,10 +233,10 @@ class Screen:
 
 
 async def look(client: Client) -> Look:
-    """Read the state of the whole cluster. What does not respond is left out.
+    """Read the state of the whole cluster. The state of processes that do not respond is left out.
 
-    Without an active controller, leaders and coordinators do not serve reads. They are not asked then, because each
-    would take its whole time limit.
+    Without an active controller, leaders and coordinators do not serve reads. They get no requests then, because each
+    request would only end at its timeout.
     """
     import asyncio
 
@@ -249,10 +260,10 @@ async def look(client: Client) -> Look:
         seen(admin.list_groups()),
     )
     has_controller = quorum is not None and quorum.leader_id >= 0
-    turns = asyncio.Semaphore(GROUPS_AT_ONCE)
+    slots = asyncio.Semaphore(GROUPS_AT_ONCE)
 
     async def group(name: str) -> tuple[Any, Any]:
-        async with turns:
+        async with slots:
             return await seen(admin.describe_group(name)), await seen(admin.group_offsets(name))
 
     fenced = set()
@@ -260,7 +271,7 @@ async def look(client: Client) -> Look:
     if cluster is not None:
         fenced = {broker.broker_id for broker in cluster.brokers if broker.is_fenced}
     fenced |= {d.broker_id for d in directories or () if d.error is not None}
-    led = [
+    with_leader = [
         (topic.name, p.partition)
         for topic in topics or ()
         for p in topic.partitions
@@ -273,7 +284,8 @@ async def look(client: Client) -> Look:
     ends, groups = None, [(None, None)] * len(names)
     if not is_leaderless:
         ends, *groups = await asyncio.gather(
-            seen(admin.list_offsets(dict.fromkeys(led, -1))), *(group(name) for name in names)
+            seen(admin.list_offsets(dict.fromkeys(with_leader, -1))),
+            *(group(name) for name in names),
         )
     return Look(
         at_s=time.monotonic(),
@@ -281,7 +293,7 @@ async def look(client: Client) -> Look:
         cluster=cluster,
         topics=topics or (),
         directories=directories or (),
-        ends={name: found.offset for name, found in (ends or {}).items()},
+        ends={name: end.offset for name, end in (ends or {}).items()},
         groups=dict(zip(names, groups, strict=True)),
         problem="no active controller: `odradek why` shows the cause"
         if is_leaderless
@@ -290,7 +302,9 @@ async def look(client: Client) -> Look:
 
 
 def snapshot(earlier: Look | None, now: Look) -> dict[str, Any]:
-    """Return rows for brokers, topics and groups; rates count from `earlier` to `now`. None: not known."""
+    """Return the rows of brokers, topics and groups. Rates are computed from `earlier` to `now`; a value that is not
+    known is None.
+    """
     before = earlier if earlier is not None else now
     elapsed_s = max(1e-9, now.at_s - before.at_s)
     bytes_before, bytes_now = _bytes_of(before), _bytes_of(now)
@@ -324,7 +338,8 @@ def snapshot(earlier: Look | None, now: Look) -> dict[str, Any]:
                 "free bytes": directory.usable_bytes if directory is not None else None,
             }
         )
-    # Only partitions that had a leader both times count: otherwise a whole end offset would count as new records.
+    # Only partitions whose end offsets are known at both times are counted. Otherwise a whole end offset would count
+    # as new records.
     in_both = before.ends.keys() & now.ends.keys()
     ends_before = _ends_by_topic(before, in_both)
     ends = _ends_by_topic(now, in_both)
@@ -395,28 +410,30 @@ def _ends_by_topic(seen: Look, partitions: Iterable[TopicPartition]) -> dict[str
 
 
 def rows_that_fit(facts: Mapping[str, Any], height: int) -> dict[str, int]:
-    """Return how many rows of each section fit into `height` lines. The sections get one row each, in turns.
+    """Return how many rows of each section fit into `height` lines. Rows are given to the sections in turn.
 
-    A section whose rows do not all fit ends with a line that counts its other rows.
+    A section whose rows do not all fit ends with a line that counts its hidden rows.
     """
     counts = {name: len(facts[name]) for name in SECTIONS}
     shown = dict.fromkeys(SECTIONS, 0)
-    rest = height - 2 - sum(count > 0 for count in counts.values())  # the title, the note
+    free_lines = height - 2 - sum(count > 0 for count in counts.values())  # 2: title and note
     is_growing = True
     while is_growing:
         is_growing = False
         for name, count in counts.items():
             header = SECTION_LINES if shown[name] == 0 else 0
             cost = header + 1 - (shown[name] + 1 == count)
-            if shown[name] < count and cost <= rest:
+            if shown[name] < count and cost <= free_lines:
                 shown[name] += 1
-                rest -= cost
+                free_lines -= cost
                 is_growing = True
     return shown
 
 
 def _view(facts: Mapping[str, Any] | None, *, height: int | None = None, note: str = "") -> Any:
-    """Return what is printed; with a `height` it fits into that many lines, and each row takes one line."""
+    """Return the view as a rich renderable. With a `height`, the view fits into that many lines, and each row takes one
+    line.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -427,7 +444,7 @@ def _view(facts: Mapping[str, Any] | None, *, height: int | None = None, note: s
         active = "none" if leader is None or leader < 0 else str(leader)
         parts_of_title = [cluster, f"active controller {active}", time.strftime("%H:%M:%S")]
         if height is not None:
-            # The id of the cluster is the first to be cut off on a narrow terminal.
+            # On a narrow terminal the end of the title is cut off, so the cluster id is last.
             parts_of_title = [parts_of_title[2], "q: quit", parts_of_title[1], cluster]
         title = "   ".join(parts_of_title)
         parts.append(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))

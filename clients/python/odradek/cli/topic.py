@@ -44,7 +44,9 @@ ConfigOption = Annotated[
 
 
 def _count(value: int) -> int:
-    """Check a number of partitions or replicas: it must be positive or -1."""
+    """Return a number of partitions or replicas unchanged. A number that is neither positive nor -1 is a usage
+    error.
+    """
     if value == 0 or value < -1 or value > INT32_MAX:
         raise typer.BadParameter(
             f"{value} is not a valid number: give 1 or more, or -1 for the cluster's default"
@@ -61,7 +63,7 @@ def create(
             "-p",
             "--partitions",
             metavar="N",
-            help="Number of partitions; -1 stands for the cluster's default.",
+            help="Number of partitions. -1: the cluster's default.",
             callback=_count,
         ),
     ] = -1,
@@ -71,7 +73,7 @@ def create(
             "-r",
             "--replicas",
             metavar="N",
-            help="Replication factor; -1 stands for the cluster's default.",
+            help="Replication factor. -1: the cluster's default.",
             callback=_count,
         ),
     ] = -1,
@@ -111,12 +113,12 @@ def create(
 def list_topics(
     internal: Annotated[
         bool,
-        typer.Option("--internal", help="List internal topics such as __consumer_offsets, too."),
+        typer.Option("--internal", help="Also list internal topics such as __consumer_offsets."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List topics."""
+    """List topics with their numbers of partitions and replicas."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         topics = await client.admin.list_topics(include_internal=internal)
@@ -140,18 +142,18 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show the partitions of a topic and its configs.
+    """Show the partitions of a topic, and its configs.
 
-    Partitions are shown with leader, replicas and offsets. Configs that are not set are left out.
+    Partitions are shown with their leaders, replicas and offsets. Configs that are not set for the topic are left out.
     """
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         topic = await client.admin.describe_topic(name)
         configs = await client.admin.describe_topic_configs(name)
-        led = [(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
+        with_leader = [(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
         async with client.consumer() as consumer:
-            starts = await consumer.beginning_offsets(led)
-            ends = await consumer.end_offsets(led)
+            starts = await consumer.beginning_offsets(with_leader)
+            ends = await consumer.end_offsets(with_leader)
         first = {key[1]: offset for key, offset in starts.items()}
         last = {key[1]: offset for key, offset in ends.items()}
         rows = [
@@ -169,8 +171,10 @@ def describe(
         ]
         from odradek.admin.descriptions import ConfigSource
 
-        own = {n: c.value for n, c in sorted(configs.items()) if c.source == ConfigSource.TOPIC}
-        return rows, own
+        topic_configs = {
+            n: c.value for n, c in sorted(configs.items()) if c.source == ConfigSource.TOPIC
+        }
+        return rows, topic_configs
 
     rows, own = with_client(bootstrap, work)
     if output is OutputFormat.JSON:
@@ -189,13 +193,10 @@ def alter_config(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set configs of a topic, or restore defaults.
-
-    Either all changes of one command are made, or none.
-    """
+    """Set configs of a topic, or reset them to their defaults. If one change is invalid, none is made."""
     changes, deleted = named_values(config), delete or []
     if not changes and not deleted:
-        fail("no change is given: add --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
+        fail("nothing to change: add --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
 
     async def work(client: Client) -> None:
         from odradek.admin.descriptions import ConfigResource, ConfigResourceType
@@ -217,7 +218,10 @@ def add_partitions(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Add partitions. New records of a key may go to another partition than old ones."""
+    """Add partitions to a topic.
+
+    Afterwards, new records may go to another partition than older records with the same key.
+    """
 
     async def work(client: Client) -> None:
         await client.admin.add_partitions(name, total)
@@ -232,20 +236,23 @@ def trim(
     before: Annotated[
         str,
         typer.Option(
-            metavar="OFFSET|end", help="Delete the records before this offset, or all records."
+            metavar="OFFSET|end", help="Delete the records before this offset; end: all records."
         ),
     ] = "",
     until: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help=f"Delete the records before the first one with this timestamp or a later one: {FORMS_OF_TIMES}.",
+            help=f"Delete the records before the first one with this or a later timestamp: {FORMS_OF_TIMES}.",
         ),
     ] = "",
     partition: Annotated[
         list[int] | None,
         typer.Option(
-            "-p", "--partition", metavar="N", help="Trim this partition only. Repeatable."
+            "-p",
+            "--partition",
+            metavar="N",
+            help="Trim only this partition. Repeatable. [default: all]",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -253,10 +260,7 @@ def trim(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete the oldest records of a topic.
-
-    The topic stays, and so do the offsets of the other records.
-    """
+    """Delete the oldest records of a topic. The topic itself and the offsets of its other records do not change."""
     if bool(before) == bool(until):
         fail("give exactly one of --before OFFSET and --until TIME", status=EXIT_USAGE)
     if before and before != "end" and not (before.isascii() and before.isdigit()):
@@ -270,20 +274,20 @@ def trim(
             ends = await consumer.end_offsets(names)
             if until:
                 times = await consumer.offsets_for_times(dict.fromkeys(names, until_ms))
-                wanted = {n: ends[n] if at is None else at.offset for n, at in times.items()}
+                new_starts = {n: ends[n] if at is None else at.offset for n, at in times.items()}
             else:
-                wanted = {n: ends[n] if before == "end" else int(before) for n in ends}
+                new_starts = {n: ends[n] if before == "end" else int(before) for n in ends}
         return [
             {
                 "topic": key.topic,
                 "partition": key.partition,
                 "start": start,
-                "new start": min(wanted[key], ends[key]),
+                "new start": min(new_starts[key], ends[key]),
                 "end": ends[key],
-                "records": min(wanted[key], ends[key]) - start,
+                "records": min(new_starts[key], ends[key]) - start,
             }
             for key, start in sorted(starts.items())
-            if min(wanted[key], ends[key]) > start
+            if min(new_starts[key], ends[key]) > start
         ]
 
     async def work(client: Client) -> None:
@@ -295,7 +299,7 @@ def trim(
     print_rows(rows, output, empty="there are no records to delete")
     if dry_run or not rows:
         return
-    # In a compacted topic, and where transactions ended, there are fewer records than offsets.
+    # Compaction and transaction markers leave offsets without records, so this is an upper limit.
     confirm(
         f"Delete up to {sum(row['records'] for row in rows):,} records of {name}?",
         is_confirmed=yes,
@@ -321,6 +325,9 @@ def delete(
 
     partitions = with_client(bootstrap, count)
     if not dry_run:
-        confirm(f"Delete {name} with {partitions} partitions?", is_confirmed=yes)
+        confirm(
+            f"Delete topic {name} with {partitions} partitions and all their records?",
+            is_confirmed=yes,
+        )
         with_client(bootstrap, work)
     print_facts({"topic": name, "partitions": partitions, "deleted": not dry_run}, output)

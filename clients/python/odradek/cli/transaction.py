@@ -41,27 +41,27 @@ def list_transactions(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Show only transactional ids in this state, such as Ongoing. Repeatable.",
+            help="List only transactional ids in this state, such as Ongoing. Repeatable.",
         ),
     ] = None,
     older_than: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="Show only transactions that have been open for longer than this, such as 10m.",
+            help="List only transactions that have been open for longer than this, such as 10m.",
         ),
     ] = "",
     match: Annotated[
         str,
         typer.Option(
             metavar="PATTERN",
-            help="Show only transactional ids that match this regular expression.",
+            help="List only transactional ids that match this regular expression as a whole.",
         ),
     ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List transactional ids."""
+    """List transactional ids with the states of their transactions."""
     older_than_ms = duration_ms(older_than, option="--older-than") if older_than else -1
 
     async def work(client: Client) -> list[dict[str, Any]]:
@@ -86,7 +86,10 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show a transactional id and its open partitions."""
+    """Show a transactional id and its open partitions.
+
+    These are the partitions of its open transaction.
+    """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         described = await client.admin.transactions.describe(transactional_id)
@@ -115,14 +118,18 @@ def describe(
 def abort(
     transactional_id: TransactionalId,
     force: Annotated[
-        bool, typer.Option("--force", help="Abort the transaction even if it is already prepared.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Abort the transaction even if it is a prepared task of a staged write (Spark).",
+        ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Abort the open transaction of an id.
+    """Abort the open transaction of a transactional id.
 
-    Readers with read_committed skip its records and continue. Its producer may begin another transaction.
+    Consumers with read_committed skip the records of the transaction. Its producer may begin another transaction.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:
@@ -138,22 +145,25 @@ def steps(
         str,
         typer.Argument(
             metavar="QUERY",
-            help="Name of the staged writes: of a Spark query, transactionalIdPrefix and its id.",
+            help="Name of the staged write. For a Spark query: transactionalIdPrefix followed by the query's id.",
         ),
     ],
     forget: Annotated[
         bool,
         typer.Option(
             "--forget",
-            help="Make the cluster forget which steps are complete, so that an older checkpoint can be replayed."
-            " The records of replayed steps are written a second time.",
+            help="Delete the cluster's record of complete steps, so that the query can restart from an older"
+            " checkpoint."
+            " The query then writes the records of these steps a second time.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show the complete and open steps of a staged write. The name of a Spark query is the id in its checkpoint's
-    file `metadata`.
+    """Show the steps of a staged write.
+
+    A staged write is how a Spark query writes exactly once. The last complete step and the open tasks are shown. The id
+    of a query is in the file `metadata` of its checkpoint.
     """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -193,25 +203,25 @@ def producers(
     ],
     partition: Annotated[
         int | None,
-        typer.Argument(metavar="PARTITION", help="Show producers of this partition only."),
+        typer.Argument(metavar="PARTITION", help="List only the producers of this partition."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List the producers of a topic and their open transactions."""
+    """List the producers of a topic, with their open transactions."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
         partitions = () if partition is None else (partition,)
         return [
             {
-                "partition": known.partition.partition,
-                "producer_id": known.producer_id,
-                "producer_epoch": known.producer_epoch,
-                "last_sequence": known.last_sequence,
-                "last_timestamp_ms": known.last_timestamp_ms,
-                "transaction_start": known.transaction_start_offset,
+                "partition": producer.partition.partition,
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+                "last_sequence": producer.last_sequence,
+                "last_timestamp_ms": producer.last_timestamp_ms,
+                "transaction_start": producer.transaction_start_offset,
             }
-            for known in await client.admin.transactions.producers(topic, partitions)
+            for producer in await client.admin.transactions.producers(topic, partitions)
         ]
 
     print_rows(with_client(bootstrap, work), output, empty="no producers")
@@ -223,38 +233,37 @@ def find_hanging(
         str,
         typer.Option(
             metavar="TOPIC",
-            help="Find only transactions in this topic.",
+            help="Search only this topic. [default: all topics]",
             autocompletion=complete_topics,
         ),
     ] = "",
-    abort: Annotated[
-        bool, typer.Option("--abort", help="End the transactions that no coordinator will end.")
-    ] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="End the hanging transactions.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Find transactions whose marker was lost, or that are torn.
+    """Find transactions that hang, or whose markers were lost.
 
-    Such transactions result from an unclean election, or from a loss of power at all replicas. Brokers end hanging
-    transactions by themselves unless `transaction.hanging.abort.enable` is false.
+    A transaction hangs if it is open, but no coordinator will end it. Transactions that ended differently in different
+    partitions are listed, too. The cause is an unclean leader election, or a power failure of all replicas. Brokers end
+    hanging transactions automatically unless `transaction.hanging.abort.enable` is false.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:
         transactions = client.admin.transactions
         findings = await transactions.find_hanging(topic=topic)
         rows = []
-        for old in findings.transactions:
-            state = old.state.value
-            if old.hangs and abort:
-                await transactions.abort_hanging(old.partition, old.producer_id)
+        for transaction in findings.transactions:
+            state = transaction.state.value
+            if transaction.hangs and abort:
+                await transactions.abort_hanging(transaction.partition, transaction.producer_id)
                 state = "ended"
             rows.append(
                 {
-                    "finding": "hanging" if old.hangs else "open",
-                    "partition": str(old.partition),
-                    "producer_id": old.producer_id,
-                    "producer_epoch": old.producer_epoch,
-                    "first_offset": old.first_offset,
+                    "finding": "hanging" if transaction.hangs else "open",
+                    "partition": str(transaction.partition),
+                    "producer_id": transaction.producer_id,
+                    "producer_epoch": transaction.producer_epoch,
+                    "first_offset": transaction.first_offset,
                     "state": state,
                 }
             )

@@ -1,4 +1,4 @@
-"""`odradek why`: look at the cluster, and print the chain of causes of what does not work."""
+"""`odradek why`: examine the cluster, and print the chain of causes for everything that does not work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PROBE_S_MAX: Final = 2.0
 TOPICS_MAX: Final = 50
-"""The most topics whose min.insync.replicas one command looks up."""
+"""The most topics whose min.insync.replicas one command reads."""
 _CONTROLLER: Final = re.compile(r"controller (\d+) at (\S+:\d+): ")
 """Matches a controller in the error message of a broker that could not reach any controller."""
 THROTTLE: Final = "follower.replication.throttled.rate"
@@ -54,7 +54,8 @@ def why(
     name: Annotated[
         str,
         typer.Argument(
-            help="A topic, TOPIC/PARTITION, group, transactional id, or id of a broker. [default: the cluster]",
+            help="What to examine: a topic, TOPIC/PARTITION, group, transactional id, or broker id."
+            " [default: the whole cluster]",
             show_default=False,
             autocompletion=complete_names,
         ),
@@ -65,19 +66,19 @@ def why(
             min=0.1,
             max=600,
             metavar="SECONDS",
-            help="Watch a group for this long to see if it reads.",
+            help="Watch a group that is behind for this long, to see whether it reads.",
         ),
     ] = 2.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Explain what is wrong, and show the way out.
+    """Explain what is wrong, and how to fix it.
 
-    For example why acks=all is refused, a group is behind, a transaction does not end, a broker is not ready, or a
-    partition has no leader.
+    The command explains, for example, why acks=all is refused, a group is behind, a transaction does not end, a broker
+    is not ready, or a partition has no leader.
 
-    Each line has the causes of the line above it, with what shows them and the way out. The status is 3 if something
-    is wrong, and 0 if not.
+    Each problem is followed by the evidence for it ("seen"), by what you can do ("way out"), and by its causes, which
+    are indented. The exit status is 3 if something is wrong, and 0 if not.
     """
 
     async def work(client: Client) -> tuple[list[str], list[Cause]]:
@@ -101,14 +102,14 @@ def why(
 
 
 def lines_of(cause: Cause, explained: set[Cause], depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a chain; each cause stands further right than what it explains.
+    """Yield the lines that print a chain of causes. Each cause is indented further than the problem that it explains.
 
-    A cause in `explained` takes one line, because its evidence and its own causes were printed before. Causes that
-    are printed are added.
+    A cause in `explained` takes one line, because its evidence and causes were already printed. Every printed cause is
+    added to `explained`.
     """
     indent = "  " * depth
     if cause in explained:
-        yield f"{indent}{'because ' if depth else ''}{cause.what} (see above)"
+        yield f"{indent}{'because ' if depth else ''}{cause.what} (explained above)"
         return
     explained.add(cause)
     yield f"{indent}{'because ' if depth else ''}{cause.what}"
@@ -130,7 +131,7 @@ def _row(cause: Cause) -> dict[str, Any]:
 
 
 class _Examination:
-    """One run of the command: it collects the state of the cluster, as far as it concerns the given name."""
+    """One run of the command. It reads the state of the cluster, as far as the given name needs it."""
 
     def __init__(self, client: Client, sample_s: float) -> None:
         self._client = client
@@ -139,7 +140,7 @@ class _Examination:
         self._controllers_error = ""
 
     async def causes(self, name: str) -> tuple[list[str], list[Cause]]:
-        """Return what the name stands for, in words, and what is wrong with it."""
+        """Return what `name` is, in words (a name may be several things), and everything that is wrong with it."""
         from odradek.admin.causes import (
             broker_causes,
             cluster_causes,
@@ -162,15 +163,15 @@ class _Examination:
         if name and not (partitions and "/" in name) and TRANSACTIONS_TOPIC in by_name:
             is_certain = not partitions and not group and not name.isdecimal()
             transaction = await self._transaction(name, is_certain=is_certain)
-        wanted = [*partitions, *(group.partitions if group is not None else ())]
+        examined = [*partitions, *(group.partitions if group is not None else ())]
         if group is not None and group.description is None:
-            wanted += chosen_of(OFFSETS_TOPIC, by_name)
+            examined += chosen_of(OFFSETS_TOPIC, by_name)
         if transaction is not None:
-            wanted += chosen_of(TRANSACTIONS_TOPIC, by_name)
-            wanted += transaction.partitions
+            examined += chosen_of(TRANSACTIONS_TOPIC, by_name)
+            examined += transaction.partitions
         if not name:
-            wanted = [*(n for topic in topics for n in names_of(topic))]
-        look = await self._look(quorum, by_name, wanted)
+            examined = [*(n for topic in topics for n in names_of(topic))]
+        look = await self._look(quorum, by_name, examined)
         if not name:
             hanging = await self._hanging("") if TRANSACTIONS_TOPIC in by_name else []
             return ["the cluster"], cluster_causes(look) + hanging_causes(hanging) + unseen(look)
@@ -194,11 +195,11 @@ class _Examination:
             causes += broker_causes(look, int(name))
         if not subjects:
             fail(
-                f"there is no topic, group, transactional id or broker {name}: `odradek topic list`, `odradek group"
-                " list`, `odradek transaction list` and `odradek cluster info` list them",
+                f"there is no topic, group, transactional id or broker {name}: check the name with `odradek topic"
+                " list`, `odradek group list`, `odradek transaction list` or `odradek cluster info`",
                 status=EXIT_USAGE,
             )
-        # A partition may be healthy although the controllers are not; then the next failure would stop it.
+        # Problems of the controllers are reported even if the partition works, because its next failure would stop it.
         causes += [cause for cause in quorum_causes(look) if cause not in _within(causes)]
         return subjects, causes + unseen(look)
 
@@ -214,7 +215,8 @@ class _Examination:
     async def _seen(
         self, call: Callable[[], Awaitable[T]], *, passing: type[Exception] | tuple[()] = ()
     ) -> T | None:
-        """Return the response, or None if the call fails. An error is recorded, and does not end the examination.
+        """Return the response of a call. If the call fails, record the error and return None, so that the examination
+        continues.
 
         Errors of the types in `passing` are raised.
         """
@@ -232,7 +234,7 @@ class _Examination:
         self,
         quorum: QuorumDescription | None,
         topics: dict[str, TopicDescription],
-        wanted: Iterable[TopicPartition],
+        names: Iterable[TopicPartition],
     ) -> Look:
         import asyncio
 
@@ -241,7 +243,7 @@ class _Examination:
         admin = self._client.admin
         has_controller = quorum is not None and quorum.leader_id >= 0
         cluster = await self._seen(admin.describe_cluster) if has_controller else None
-        partitions = existing(wanted, topics)
+        partitions = existing(names, topics)
         bad = {
             n: p for n, p in partitions.items() if p.leader_id < 0 or len(p.isr) < len(p.replicas)
         }
@@ -279,8 +281,9 @@ class _Examination:
     async def _minimums(
         self, topics: set[str], bad: set[TopicPartition]
     ) -> dict[str, tuple[int, str]]:
-        """Return (min.insync.replicas, where it is set) by topic. With more than TOPICS_MAX topics, only those of the
-        partitions `bad` are looked up.
+        """Return (min.insync.replicas, where it is set) by topic name.
+
+        If there are more than TOPICS_MAX topics, only those with partitions in `bad` are looked up, at most TOPICS_MAX.
         """
         chosen = topics if len(topics) <= TOPICS_MAX else {name.topic for name in bad}
         minimums = {}
@@ -307,7 +310,9 @@ class _Examination:
     async def _probe_broker(
         self, broker: BrokerDescription, directories: dict[int, list[LogDirDescription]]
     ) -> Probe:
-        """Connect to the gRPC listener of a broker, and have it describe its `directories` itself."""
+        """Connect to the gRPC listener of a broker, and read the broker's data directories from the broker itself into
+        `directories`.
+        """
         import asyncio
 
         from odradek.admin.causes import Probe, Reached
@@ -325,16 +330,17 @@ class _Examination:
                     [broker.broker_id], endpoint=probe.endpoint
                 )
         except (AuthorizationFailed, UnsupportedOperation):
-            pass  # an error is a response, too
+            pass  # The broker responded, although with an error.
         except (OdradekError, TimeoutError):
             return Probe(endpoint=probe.endpoint, reached=Reached.SILENT)
         return probe
 
     async def _group(self, name: str, *, is_certain: bool) -> GroupLook | None:
-        """Describe a group, twice with some seconds in between. Returns None if there is no group of this name.
+        """Describe a group and its progress, for which its offsets are read twice. Returns None if there is no such
+        group.
 
-        `is_certain` means that the name is neither a topic nor a broker. Then a coordinator that does not respond is
-        reported, because the name is taken to be that of a group.
+        `is_certain` means that no topic and no broker has this name. If the coordinator does not respond, the name is
+        then taken to be a group's, and the error is reported.
         """
         import asyncio
         import time
@@ -377,11 +383,11 @@ class _Examination:
         )
 
     async def _transaction(self, name: str, *, is_certain: bool) -> TransactionLook | None:
-        """Describe a transactional id, and again after some seconds if its transaction is decided. Returns None if the
-        id is not known.
+        """Describe a transactional id. If its transaction is decided, describe it again after some seconds. Returns
+        None if the id does not exist.
 
-        `is_certain` means that the name is no topic, group or broker. Then a coordinator that does not respond is
-        reported, because the name is taken to be a transactional id.
+        `is_certain` means that no topic, group or broker has this name. If the coordinator does not respond, the name
+        is then taken to be a transactional id, and the error is reported.
         """
         import asyncio
         import time
@@ -409,7 +415,7 @@ class _Examination:
         )
 
     async def _hanging(self, topic: str) -> list[OldTransaction]:
-        """Return open transactions of a topic, or of all, that no coordinator will end."""
+        """Return the open transactions of a topic (of all topics if `topic` is "") that no coordinator will end."""
         from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
 
         try:
@@ -434,14 +440,14 @@ class _Examination:
             producers = await self._seen(
                 lambda: self._client.admin.transactions.producers(name.topic, [name.partition])
             )
-            open_ones = [p for p in producers or () if p.transaction_start_offset is not None]
-            if open_ones:
-                oldest = min(open_ones, key=lambda p: p.transaction_start_offset or 0)
-                transaction = f"producer {oldest.producer_id} wrote it"
+            with_open = [p for p in producers or () if p.transaction_start_offset is not None]
+            if with_open:
+                oldest = min(with_open, key=lambda p: p.transaction_start_offset or 0)
+                transaction = f"its producer has id {oldest.producer_id}"
                 listed = await self._seen(lambda: self._client.admin.transactions.list()) or ()
                 for listing in listed:
                     if listing.producer_id == oldest.producer_id:
-                        transaction += f", with the transactional id {listing.transactional_id}"
+                        transaction += f" and transactional id {listing.transactional_id}"
         return PartitionProgress(
             start=start,
             end=end,
@@ -455,23 +461,25 @@ class _Examination:
     async def _offsets(
         self, names: Iterable[TopicPartition], at: int, *, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """Look up offsets; partitions whose leader does not respond are left out."""
+        """Look up the offset of each partition at the timestamp `at`, by partition. Partitions whose leader does not
+        respond are left out.
+        """
         import asyncio
 
-        async def one(name: TopicPartition) -> tuple[TopicPartition, int] | None:
-            found = await self._seen(
+        async def look_up(name: TopicPartition) -> tuple[TopicPartition, int] | None:
+            offsets = await self._seen(
                 lambda: self._client.admin.list_offsets({name: at}, read_committed=read_committed)
             )
-            return (name, found[name].offset) if found else None
+            return (name, offsets[name].offset) if offsets else None
 
-        led = {
+        with_leader = {
             (topic.name, p.partition)
             for topic in await self._client.admin.list_topics(include_internal=True)
             for p in topic.partitions
             if p.leader_id >= 0
         }
-        found = await asyncio.gather(*(one(name) for name in names if name in led))
-        return dict(pair for pair in found if pair is not None)
+        pairs = await asyncio.gather(*(look_up(name) for name in names if name in with_leader))
+        return dict(pair for pair in pairs if pair is not None)
 
 
 def _later(before: GroupDescription, after: GroupDescription | None) -> GroupDescription:
@@ -485,7 +493,7 @@ def _within(causes: Iterable[Cause]) -> Iterator[Cause]:
 
 
 def names_of(topic: TopicDescription) -> list[TopicPartition]:
-    """Return the names of the partitions of a topic."""
+    """Return the partitions of a topic as TopicPartitions."""
     from odradek.partitions import TopicPartition
 
     return [TopicPartition(topic.name, p.partition) for p in topic.partitions]
@@ -494,8 +502,8 @@ def names_of(topic: TopicDescription) -> list[TopicPartition]:
 def existing(
     names: Iterable[TopicPartition], topics: dict[str, TopicDescription]
 ) -> dict[TopicPartition, Partition]:
-    """Return those of these partitions that exist. Groups and transactions may have others: their topics were deleted,
-    or the caller may not describe them.
+    """Return the partitions among `names` that exist, by name. Partitions of a group or transaction may be missing,
+    because their topic was deleted or because the caller may not describe it.
     """
     return {
         name: topics[name.topic].partitions[name.partition]
@@ -505,7 +513,9 @@ def existing(
 
 
 def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicPartition]:
-    """Return the partitions that a name stands for: all of a topic, or a single one if it is TOPIC/N or TOPIC-N."""
+    """Return the partitions that `name` stands for: all partitions of the topic `name`, or one partition if it is
+    TOPIC/N or TOPIC-N.
+    """
     if name in topics:
         return names_of(topics[name])
     for separator in ("/", "-"):
@@ -516,9 +526,10 @@ def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicParti
 
 
 async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[int, Probe]:
-    """Connect to the voters from which the quorum's leader has not heard for SILENT_MS; to all if there is no leader.
+    """Connect to the controllers that the quorum's leader has not heard from for SILENT_MS; to all if there is no
+    leader.
 
-    If no controller described the quorum, connect to those that a broker names in its `error`.
+    If no controller described the quorum, connect to the controllers that a broker's error message names.
     """
     import asyncio
 
@@ -526,8 +537,8 @@ async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[in
 
     if quorum is None:
         named = {int(m[1]): m[2] for m in _CONTROLLER.finditer(error)}
-        found = await asyncio.gather(*(_probe(*at.rsplit(":", 1)) for at in named.values()))
-        return dict(zip(named, found, strict=True))
+        reached = await asyncio.gather(*(_probe(*at.rsplit(":", 1)) for at in named.values()))
+        return dict(zip(named, reached, strict=True))
     has_leader = quorum.leader_id >= 0
     silent = [
         voter
@@ -545,7 +556,7 @@ async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[in
 
 
 async def _probe(host: str, port: int | str) -> Probe:
-    """Connect to a port, and close the connection. RESPONDS means that it was accepted."""
+    """Connect to a port, and close the connection. The result is RESPONDS if the connection was accepted."""
     import asyncio
 
     from odradek.admin.causes import Probe, Reached
