@@ -1,1 +1,1 @@
-"""The administration part of the SDK: `Admin`, its arguments and results, and their conversion to messages."""
+"""The administration part of the SDK: `Admin`, its arguments and results, and their conversion to protobuf messages."""

@@ -1,4 +1,4 @@
-"""Access control entries, SCRAM users and quotas: values that the admin takes and returns."""
+"""Access control entries, SCRAM users and quotas: arguments and results of `Admin`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """One access control entry: it allows or denies an operation on a resource to `principal`, such as User:alice."""
+    """An access control entry. It allows or denies `principal` (such as User:alice) an operation on a resource.
+
+    `host` is the IP address of the clients that the entry applies to; `*` stands for any address.
+    """
 
     resource_type: ResourceType
     resource_name: str
@@ -42,7 +45,9 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Selects access control entries: those that match all of its fields. ANY and "" match everything."""
+    """Selects the access control entries that match all of its fields. A field that is ANY or "" matches every
+    value.
+    """
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str = ""
@@ -54,7 +59,7 @@ class AclFilter:
 
 
 class ScramMechanism(IntEnum):
-    """A SCRAM hash function (RFC 5802, RFC 7677)."""
+    """A SCRAM mechanism (RFC 5802, RFC 7677). The values are Kafka's numbers."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -62,7 +67,7 @@ class ScramMechanism(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUser:
-    """A SCRAM user, with the number of iterations of each mechanism. Brokers never return secrets."""
+    """A SCRAM user, with the number of iterations by mechanism. Brokers never return passwords or hashes."""
 
     name: str
     iterations: Mapping[ScramMechanism, int]
@@ -70,10 +75,10 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A client quota for an entity. A `value` of None removes the quota.
+    """A client quota. Set `value` to None to remove the quota.
 
-    `entity` maps types (user, client-id, ip) to names; the name None stands for every entity of the type without a
-    quota of its own.
+    `entity` maps types (user, client-id, ip) to names. The name None stands for all entities of that type that have no
+    quota of their own. `key` is Kafka's name of the quota, such as producer_byte_rate.
     """
 
     entity: Mapping[str, str | None]
@@ -84,8 +89,8 @@ class Quota:
 def salted_password(
     mechanism: ScramMechanism, password: str, iterations: int
 ) -> tuple[bytes, bytes]:
-    """Return a random salt and the password hashed with it (Hi of RFC 5802), so that the password stays in this
-    process.
+    """Return a random salt, and the password hashed with this salt (Hi of RFC 5802). Only these are sent to the
+    cluster.
 
     Raises:
         InvalidRequest: the password is empty, or has characters that RFC 4013 forbids.
@@ -102,5 +107,5 @@ def salted_password(
             f"the password has characters that SCRAM does not allow: {error}"
         ) from None
     if not prepared:
-        raise InvalidRequest("a password must not be empty")
+        raise InvalidRequest("the password is empty")
     return salt, hashlib.pbkdf2_hmac(hashed, prepared.encode(), salt, iterations)

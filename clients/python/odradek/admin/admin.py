@@ -1,4 +1,4 @@
-"""`Admin`: topics, configs, partitions, groups, access and the cluster itself, as programs administer them."""
+"""`Admin`: create, describe, change and delete topics, configs, groups, ACLs, users and quotas of a cluster."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ SCRAM_ITERATIONS: Final = 8192
 
 
 class Admin:
-    """Administers a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
+    """Administers a cluster. Use `client.admin`, or `async with Admin("host:9090") as admin:`.
 
-    Each call goes to any broker, which forwards it to the active controller where needed. While no broker responds, or
-    the active controller changes, a call is repeated for at most `timeout_s`. A call about one item raises its error. A
-    call about several items returns an outcome for each.
+    A call goes to any broker, which forwards it to the active controller if necessary. While no broker responds, or the
+    active controller changes, the call is retried for at most `timeout_s`, and then raises the last error. A call about
+    one item raises the item's error. A call about several items returns an outcome for each.
     """
 
     def __init__(
@@ -134,10 +134,8 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicOutcome:
-        """Create a topic, and wait until metadata shows it. -1 for a number stands for the cluster's default.
-
-        Raises:
-            TopicExists, InvalidTopic, InvalidConfig, AuthorizationFailed: the message says why.
+        """Create a topic, and wait until the metadata contains it. -1 for a number stands for the cluster's default.
+        Raises TopicExists, InvalidTopic, InvalidConfig or AuthorizationFailed; the message says why.
         """
         new = NewTopic(
             name=name,
@@ -154,7 +152,7 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Create topics, each independently of the others. Returns the outcomes in the order of `topics`."""
+        """Create topics. Return the outcomes in the order of `topics`; one error does not affect other topics."""
         request = create_topics_request(topics, validate_only, self._calls.timeout_ms)
         response = await self._calls.change(methods.CREATE_TOPICS, request)
         return [topic_outcome(result) for result in response.topics]
@@ -168,7 +166,7 @@ class Admin:
     async def delete_topics(
         self, names: Iterable[str] = (), *, topic_ids: Iterable[bytes] = ()
     ) -> list[TopicOutcome]:
-        """Delete topics, each independently of the others. Returns the outcomes of the names, then of the ids."""
+        """Delete topics. Return outcomes for `names`, then for `topic_ids`; one error does not affect other topics."""
         request = pb.DeleteTopicsRequest(
             names=list(names), topic_ids=list(topic_ids), timeout_ms=self._calls.timeout_ms
         )
@@ -183,8 +181,8 @@ class Admin:
         assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
     ) -> None:
-        """Raise the number of partitions to `total`. A new record may go to another partition than old records with the
-        same key.
+        """Increase the number of partitions of a topic to `total`. New records may go to another partition than older
+        records with the same key.
         """
         request = create_partitions_request(
             name, total, assignments, validate_only, self._calls.timeout_ms
@@ -214,7 +212,7 @@ class Admin:
         *,
         include_documentation: bool = False,
     ) -> dict[str, ConfigValue]:
-        """Return configs of one topic, broker or group, by the name of the config: those in `names`, or all."""
+        """Return configs of one topic, broker or group, by name: those in `names`, or all if it is empty."""
         request = pb.DescribeConfigsRequest(include_documentation=include_documentation)
         request.resources.add(
             type=cast("pb.ConfigResourceType", int(resource.type)),
@@ -231,7 +229,7 @@ class Admin:
         return {entry.name: config_value(entry) for entry in result.entries}
 
     async def describe_topic_configs(self, topic: str) -> dict[str, ConfigValue]:
-        """Return all configs of a topic, by the name of the config."""
+        """Return all configs of a topic, by name."""
         return await self.describe_configs(
             ConfigResource(type=ConfigResourceType.TOPIC, name=topic)
         )
@@ -247,10 +245,10 @@ class Admin:
         replaces_all: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change configs of one topic, broker or group. Either all changes are made, or none.
+        """Change configs of one topic, broker or group. If one change is invalid, none is made. Raises InvalidConfig.
 
-        `append` and `subtract` add and remove items of configs that are lists (KIP-339). With `replaces_all`, configs
-        that are not in `set` return to their defaults. Raises InvalidConfig, whose message says what is not valid.
+        `append` and `subtract` add items to, and remove items from, configs that are lists (KIP-339). With
+        `replaces_all`, configs that are not in `set` are reset to their defaults.
         """
         request = pb.AlterConfigsRequest(validate_only=validate_only)
         request.resources.add(
@@ -266,21 +264,21 @@ class Admin:
     async def alter_topic_configs(
         self, topic: str, *, set: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
-        """Set configs of a topic, and return those in `delete` to their defaults. Raises InvalidConfig."""
+        """Set configs of a topic, and reset the configs in `delete` to their defaults. Raises InvalidConfig."""
         resource = ConfigResource(type=ConfigResourceType.TOPIC, name=topic)
         await self.alter_configs(resource, set=set, delete=delete)
 
     async def elect_leaders(
         self, partitions: Iterable[PartitionLike] | None = None, *, unclean: bool = False
     ) -> list[PartitionOutcome]:
-        """Elect the preferred leader of each of these partitions, of all partitions if `partitions` is None.
+        """Elect the preferred leader (first replica) of each of these partitions; of all if `partitions` is None.
 
-        With `unclean`, elect a live replica of a partition without a leader, even if it is not in sync and records are
-        lost. A partition that needs no election counts as a success.
+        With `unclean`, elect a live replica for a partition without a leader even if it is out of sync; records that it
+        does not have are lost. A partition that needs no election counts as a success.
         """
         names = [partition_message(p) async for p in in_turns(partitions or ())]
         if partitions is not None and not names:
-            return []  # a request that names no partition means all of them
+            return []  # In the request, an empty list would stand for all partitions.
         request = pb.ElectLeadersRequest(
             election_type=int(unclean), partitions=names, timeout_ms=self._calls.timeout_ms
         )
@@ -294,7 +292,7 @@ class Admin:
     async def reassign_partitions(
         self, replicas: ByPartition[Sequence[int] | None]
     ) -> list[PartitionOutcome]:
-        """Begin to move each partition to its list of brokers, the preferred leader first; None cancels its move."""
+        """Begin to move each partition to its list of brokers, the preferred leader first. None cancels the move."""
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._calls.timeout_ms)
         async for partition, broker_ids in in_turns(replicas.items()):
             request.reassignments.add(
@@ -307,7 +305,7 @@ class Admin:
     async def list_reassignments(self, *, include_sizes: bool = False) -> list[Reassignment]:
         """Return the moves of partitions that are in progress, sorted by partition.
 
-        With `include_sizes`, the brokers that take part are asked how many bytes they have copied, which takes longer.
+        With `include_sizes`, the brokers that take part report how many bytes they have copied, which takes longer.
         """
         topics = await self.list_topics(include_internal=True)
         directories: list[LogDirDescription] = []
@@ -316,7 +314,7 @@ class Admin:
         return await run_in_turns(reassignments_of(topics, directories))
 
     async def delete_records(self, before: ByPartition[int]) -> list[PartitionOutcome]:
-        """Delete each partition's records before an offset (-1: the high watermark) on all live replicas."""
+        """Delete each partition's records before an offset (-1: before the high watermark) on all live replicas."""
         request = pb.DeleteRecordsRequest(timeout_ms=self._calls.timeout_ms)
         async for partition, offset in in_turns(before.items()):
             request.partitions.add(partition=partition_message(partition), offset=offset)
@@ -330,8 +328,9 @@ class Admin:
     async def list_offsets(
         self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return each partition's first offset at or after a timestamp, in ms since the Unix epoch. The timestamp -1
-        stands for the latest offset, -2 for the earliest, -3 for the offset of the record with the greatest timestamp.
+        """Return the offset and timestamp of each partition's first record at or after a timestamp (ms since the Unix
+        epoch). -1 stands for the end offset, -2 for the earliest offset, and -3 for the record with the greatest
+        timestamp.
         """
         return await look_up_offsets(
             self._cluster,
@@ -342,7 +341,7 @@ class Admin:
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
-        """The part of the admin that lists, describes and aborts transactions."""
+        """Lists, describes and aborts transactions."""
         return TransactionAdmin(self._calls)
 
     async def list_groups(self) -> list[GroupListing]:
@@ -391,7 +390,7 @@ class Admin:
         }
 
     async def alter_group_offsets(self, group: str, offsets: ByPartition[int]) -> None:
-        """Commit offsets for a group that has no members; the next member to join starts there. Raises GroupInUse."""
+        """Commit offsets for a group without members, from which new members start. Raises GroupInUse."""
         request = group_service_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
         async for name, offset in in_turns(offsets.items()):
             request.offsets.add(
@@ -408,7 +407,7 @@ class Admin:
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
     async def delete_groups(self, groups: Sequence[str]) -> dict[str, OdradekError | None]:
-        """Delete groups without members, with their committed offsets. Returns each group's error, or None."""
+        """Delete groups without members, and their offsets. Return each group's error, or None if it was deleted."""
         outcomes: dict[str, OdradekError | None] = {}
         for group in groups:
             response = await self._calls.send(
@@ -422,7 +421,7 @@ class Admin:
         return outcomes
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[PartitionLike]) -> None:
-        """Delete committed offsets. Raises GroupInUse if a member of the group subscribes to a topic."""
+        """Delete committed offsets. Raises GroupInUse if a member of the group is subscribed to one of the topics."""
         request = group_service_pb2.DeleteOffsetsRequest(
             group_id=group,
             partitions=[partition_message(name) for name in as_partitions(partitions)],
@@ -436,8 +435,8 @@ class Admin:
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
     async def remove_group_member(self, group: str, member_id: str) -> None:
-        """Remove a member that is dead from a group of the consumer protocol (KIP-848), so that others get its
-        partitions before its session ends. A member that lives joins again. Raises UnknownGroup, InvalidRequest.
+        """Remove a dead member from a group of the consumer protocol (KIP-848), so that others get its partitions
+        before its session expires. A live member joins again. Raises UnknownGroup, InvalidRequest.
         """
         response = await self._calls.send(
             methods.GROUP_HEARTBEAT, leave_request(group, member_id), codes=lambda r: [r.error_code]
@@ -447,7 +446,7 @@ class Admin:
         check(response.error_code, f"group {group!r}", response.error_message)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Add access control entries. If some are refused, the others are added, and the error names those refused."""
+        """Add access control entries. If some are refused, the others are added, and the error names the refused."""
         entries = [acl_entry(acl) async for acl in in_turns(acls)]
         response = await self._calls.change(
             methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
@@ -459,7 +458,7 @@ class Admin:
         )
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete the entries that match any filter, and return them. If a filter is refused, the error counts them."""
+        """Delete the entries that match any filter, and return them. If a filter is refused, an error counts them."""
         request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
         response = await self._calls.change(methods.DELETE_ACLS, request)
         deleted = [
@@ -470,7 +469,7 @@ class Admin:
         check_all(
             [f"filter {number}" for number in range(1, len(request.filters) + 1)],
             response.results,
-            f"ACLs that the others deleted: {len(deleted)}",
+            f"the other filters deleted {len(deleted)} ACLs",
         )
         return deleted
 
@@ -489,7 +488,7 @@ class Admin:
         mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512,
         iterations: int = SCRAM_ITERATIONS,
     ) -> None:
-        """Create a SCRAM user, or change a password for one mechanism. Only a salted hash of the password is sent."""
+        """Create a SCRAM user, or change a user's password for one mechanism. Only a salted hash is sent."""
         salt, salted = await in_thread(salted_password, mechanism, password, iterations)
         upsertion = scram_upsertion(user, mechanism, iterations, salt, salted)
         await self._alter_scram(pb.AlterScramUsersRequest(upsertions=[upsertion]))
@@ -497,13 +496,13 @@ class Admin:
     async def delete_scram_user(
         self, user: str, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
     ) -> None:
-        """Delete the SCRAM credentials of a user for one mechanism."""
+        """Delete the SCRAM credential of a user for one mechanism."""
         request = pb.AlterScramUsersRequest()
         request.deletions.add(name=user, mechanism=mechanism)
         await self._alter_scram(request)
 
     async def describe_scram_users(self, names: Sequence[str] = ()) -> list[ScramUser]:
-        """Return the SCRAM users with these names, or all. Raises OdradekError if a named user has no credentials."""
+        """Return the SCRAM users with these names, or all. Raises OdradekError if a named user does not exist."""
         request = pb.DescribeScramUsersRequest(names=names)
         response = await self._calls.send(methods.DESCRIBE_SCRAM_USERS, request)
         check(response.error_code, "describing SCRAM users")
@@ -512,7 +511,7 @@ class Admin:
         return [scram_user(user) async for user in in_turns(response.users)]
 
     async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
-        """Set or remove client quotas. If some are refused, the others are set, and the error names those refused."""
+        """Set or remove client quotas. If some are refused, the others are changed; the error names the refused."""
         quotas = list(quotas)
         request = pb.AlterQuotasRequest(
             validate_only=validate_only, entries=[quota_alteration(quota) for quota in quotas]
@@ -521,7 +520,7 @@ class Admin:
         check_all(
             [f"quota {quota.key} of {dict(quota.entity)}" for quota in quotas],
             response.results,
-            "the others were set",
+            "the others were changed",
         )
 
     async def describe_quotas(self) -> list[Quota]:
@@ -558,10 +557,11 @@ class Admin:
         include_partitions: bool = False,
         endpoint: str = "",
     ) -> list[LogDirDescription]:
-        """Return the data directories of these brokers, or of all. A broker that does not respond has one entry, with
-        the error.
+        """Return the data directories of these brokers, or of all brokers. A broker that does not respond has one entry
+        with the error.
 
-        With `endpoint`, the broker at this gRPC address describes its own directories, even while it is fenced.
+        With `endpoint`, only the broker at this gRPC address is called, and describes its own directories. This works
+        even while the broker is fenced.
         """
         request = pb.DescribeLogDirsRequest(
             broker_ids=broker_ids,
@@ -574,19 +574,19 @@ class Admin:
         ]
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Remove the registration of a broker that is fenced and will not start again."""
+        """Remove the registration of a broker that is fenced and will not return."""
         response = await self._calls.change(
             methods.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=broker_id)
         )
         check(response.error_code, f"broker {broker_id}", response.error_message)
 
     async def describe_features(self) -> list[FeatureDescription]:
-        """Return the features of the cluster: the levels in use, and those that all its processes support."""
+        """Return the features of the cluster: the levels in use, and the levels that all processes support."""
         response = await self._calls.send(methods.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
         return [feature_description(feature) for feature in response.features]
 
     async def update_feature(self, name: str, level: int, *, allow_downgrade: bool = False) -> None:
-        """Set the level of a feature. A level lower than the present one needs `allow_downgrade`."""
+        """Set the level of a feature. A level that is lower than the current one needs `allow_downgrade`."""
         response = await self._calls.change(
             methods.UPDATE_FEATURES,
             pb.UpdateFeaturesRequest(name=name, level=level, allow_downgrade=allow_downgrade),

@@ -1,5 +1,5 @@
-"""Requests of the admin to a cluster: they go to any broker, and are repeated while a coordinator or a leader is
-changing.
+"""Sends the requests of `Admin` to a cluster. A request goes to any broker, and is retried while a coordinator or
+leader changes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 REFUSALS_NAMED_MAX: Final = 20
-"""How many refused items of a request the message of an error names; it counts the others."""
+"""The most refused items that an error message names. Further items are only counted."""
 
 
 class ItemResult(Protocol):
-    """The type of the result for one item of a request."""
+    """The result for one item of a request."""
 
     error_code: int
     error_message: str
 
 
 class Changed(Protocol):
-    """The type of a response to a request that changes metadata."""
+    """The response to a request that changes metadata."""
 
     metadata_offset: int
 
@@ -47,11 +47,11 @@ _UNSETTLED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors while a coordinator or a leader is changing: the request was not carried out, or is safe to repeat."""
+"""Errors while a coordinator or leader changes. The request was not executed, or can be repeated safely."""
 
 
 class AdminCalls:
-    """Sends admin requests to a cluster; each may take up to `timeout_s`."""
+    """Sends admin requests to a cluster. Each request may take up to `timeout_s`, retries included."""
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:
         self._cluster = cluster
@@ -59,9 +59,9 @@ class AdminCalls:
 
     @property
     def timeout_ms(self) -> int:
-        """The time that the cluster may take for a request.
+        """The timeout to put into requests.
 
-        It is a tenth less than the timeout of the call, so that the cluster can report what timed out.
+        It is a tenth shorter than the timeout of the call, so that the cluster can still report what timed out.
         """
         return int(self._timeout_s * 900)
 
@@ -73,10 +73,10 @@ class AdminCalls:
         codes: Callable[[R], Iterable[int]] | None = None,
         endpoint: str = "",
     ) -> R:
-        """Send a request to any broker, or once to the one at `endpoint`.
+        """Send a request to any broker, or once to the broker at `endpoint`, and return the response.
 
-        `codes` returns the error codes of a response; the request is repeated while all of them say that a
-        coordinator or a leader is changing. Without an active controller brokers respond with a status instead, and
+        `codes` returns the error codes in a response. The request is repeated while all of these codes mean that a
+        coordinator or leader is changing. Without an active controller, brokers respond with a gRPC status instead, and
         `Cluster.call_any` repeats the request.
         """
         if endpoint:
@@ -104,19 +104,19 @@ class AdminCalls:
         return response
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        """Ask any broker for metadata that has the changes that this client has made."""
+        """Read metadata from any broker whose metadata includes the changes that this client has made."""
         return await self._cluster.metadata(request, timeout_s=self._timeout_s)
 
 
 def check(code: int, subject: str, message: str = "") -> None:
-    """Raise the error for a code other than NONE; `subject` is what the error is about."""
+    """Raise the error for a code other than NONE. `subject` names in the message what the error is about."""
     if code != ErrorCode.NONE:
         raise error_of(code, subject, message)
 
 
 def check_all(subjects: Sequence[str], results: Sequence[ItemResult], others: str) -> None:
-    """Raise one error for all items of a request that were refused: the class is that of the first, and the message
-    names each with its reason. `others` says what happened to the rest; items do not depend on each other.
+    """If items of a request were refused, raise one error for all of them. Its class is that of the first refused item,
+    and its message names the refused items with their reasons. `others` says what happened to the other items.
     """
     refused = [
         (subject, result)

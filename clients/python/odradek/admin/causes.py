@@ -1,8 +1,8 @@
-"""Explains why something in a cluster does not work: chains of causes, each with its evidence and a remedy.
+"""Explains why something in a cluster does not work, as chains of causes, each with its evidence and a remedy.
 
-The functions read only a `Look`: the state of the cluster as one examination found it. They do no I/O, so a chain
-never claims more than what was seen. A chain ends where the cluster itself knows no more: at a process that does not
-respond, a disk that is full, a consumer that commits nothing.
+The functions read only a `Look`, which is the state of the cluster at the time of one examination. They do no I/O, so a
+chain never claims more than was observed. A chain ends where the cluster has no further information: at a process that
+does not respond, a full disk, or a consumer that commits nothing.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from odradek.cluster.metadata_cache import Partition
 from odradek.partitions import TopicPartition
 
 NAMES_MAX = 3
-"""How many partitions the text of a cause names; the others are only counted."""
+"""The most partitions that the text of a cause names. Further partitions are only counted."""
 SILENT_MS = 5_000
-"""A controller counts as down if the leader has not heard from it for this long."""
+"""A controller counts as down if the active controller has not heard from it for this long."""
 _NO_CONTROLLER = "there is no active controller: topics, configs and leaders cannot change"
 _REBALANCING = frozenset({"preparingrebalance", "completingrebalance", "assigning", "reconciling"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One fault. `because` has its causes, and is empty at the end of the chain."""
+    """One fault. `because` has the causes of the fault; it is empty at the end of the chain."""
 
     what: str
     evidence: str = ""
     """The observation that shows the fault."""
     remedy: str = ""
-    """What an operator can do about the fault; empty if nothing is known."""
+    """What an operator can do about the fault; empty if no remedy is known."""
     because: tuple[Cause, ...] = ()
 
 
@@ -52,35 +52,35 @@ class Reached(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """An attempt to connect to the process at an endpoint."""
+    """An attempt to connect to the process at an endpoint, and its result."""
 
     endpoint: str
     reached: Reached
 
     def __str__(self) -> str:
-        return f"{self.endpoint} {self.reached.value}, seen from here"
+        return f"{self.endpoint} {self.reached.value}, as seen from this machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """The offsets of a partition and of a group that reads it, looked up twice, some seconds apart.
+    """The offsets of a partition and of a group that reads it. They are looked up twice, some seconds apart.
 
-    Fields that end in `_before` are from the first look-up. None: not known.
+    Fields that end in `_before` are from the first time. None means that the offset is not known.
     """
 
     start: int | None
     end: int | None
     end_before: int | None
     stable_end: int | None
-    """The last stable offset, at which readers of committed records stop."""
+    """The last stable offset, where consumers with read_committed stop."""
     committed: int | None
     committed_before: int | None
     open_transaction: str = ""
-    """The producer of the oldest open transaction, in words."""
+    """A description of the producer of the oldest open transaction; empty if it is not known."""
 
     @property
     def lag(self) -> int:
-        """Records that the group has not committed; 0 if that is not known."""
+        """The number of records that the group has not committed; 0 if it is not known."""
         if self.committed is None or self.end is None:
             return 0
         return max(0, self.end - self.committed)
@@ -88,40 +88,46 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLook:
-    """The state of a group, as one examination found it."""
+    """The state of a group at the time of one examination."""
 
     group: str
     description: GroupDescription | None = None
     error: str = ""
-    """Why no coordinator described the group; empty if one did."""
+    """Why no coordinator described the group; empty if a coordinator did."""
     partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
     seconds: float = 0.0
-    """Time between the two look-ups of its offsets."""
+    """The time between the two look-ups of the group's offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The state of the cluster, as one examination found it; None or a missing key stands for what is not known."""
+    """The state of the cluster at the time of one examination. None or a missing key means that the value is not
+    known.
+    """
 
     quorum: QuorumDescription | None = None
     controllers_error: str = ""
-    """Why no controller described the quorum, as a broker said it; empty if one did, or a broker did not say."""
+    """Why no controller described the quorum, from the error of a broker. Empty if a controller did, or if no broker
+    responded with such an error.
+    """
     cluster: ClusterDescription | None = None
     directories: Mapping[int, Sequence[LogDirDescription]] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, Partition] = field(default_factory=dict)
     insync_min: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """min.insync.replicas of topics, and where the value was set, in words. In a cluster with many topics, not all of
-    them are looked up.
+    """By topic: min.insync.replicas, and in words where the value is set. In a cluster with many topics, some are left
+    out.
     """
     brokers_reached: Mapping[int, Probe] = field(default_factory=dict)
     controllers_reached: Mapping[int, Probe] = field(default_factory=dict)
     throttles: Mapping[int, int] = field(default_factory=dict)
-    """Replication throttles in bytes a second, by broker id. Brokers without a throttle are left out."""
+    """By broker id: the replication throttle in bytes per second. Brokers without a throttle are left out."""
     problems: tuple[str, ...] = ()
-    """The errors of requests that failed, so that a part of the cluster was not examined."""
+    """The errors of failed requests. A part of the cluster could not be examined because of them."""
 
     def registration(self, broker_id: int) -> BrokerDescription | None:
-        """Return the registration of a broker, if there is one and the controllers were asked."""
+        """Return the registration of a broker. None: the broker is not registered, or the controllers did not
+        respond.
+        """
         brokers = self.cluster.brokers if self.cluster is not None else ()
         return next((b for b in brokers if b.broker_id == broker_id), None)
 
@@ -136,12 +142,16 @@ def cluster_causes(look: Look) -> list[Cause]:
 
 
 def unseen(look: Look) -> list[Cause]:
-    """Return what could not be examined. Otherwise a caller without authorization would be told that all is well."""
-    return [Cause(what=f"not everything could be looked at: {text}") for text in look.problems]
+    """Return a cause for each part of the cluster that could not be examined. Without them, a caller without
+    authorization would be told that nothing is wrong.
+    """
+    return [
+        Cause(what=f"a part of the cluster could not be examined: {text}") for text in look.problems
+    ]
 
 
 def quorum_causes(look: Look) -> list[Cause]:
-    """Return why there is no active controller, or which controllers the active one no longer hears from."""
+    """Return why there is no active controller, or which controllers the active controller no longer hears from."""
     quorum = look.quorum
     down = [_process(f"controller {n}", p) for n, p in sorted(look.controllers_reached.items())]
     if quorum is None:
@@ -151,7 +161,7 @@ def quorum_causes(look: Look) -> list[Cause]:
             Cause(
                 what=_NO_CONTROLLER,
                 evidence=look.controllers_error,
-                remedy="a majority of the controllers must be up and connected",
+                remedy="start or connect controllers until a majority of them is up",
                 because=tuple(cause for cause in down if cause is not None),
             )
         ]
@@ -160,10 +170,11 @@ def quorum_causes(look: Look) -> list[Cause]:
         return [
             Cause(
                 what=_NO_CONTROLLER,
-                evidence=f"controller {quorum.answered_by} knows no leader; the controllers are {voters}"
+                evidence=f"controller {quorum.answered_by} reports no leader; the controllers are {voters}"
                 if quorum.answered_by >= 0
                 else f"the controllers are {voters}",
-                remedy=f"a majority, {len(quorum.voters) // 2 + 1} of {len(quorum.voters)}, must be up and connected",
+                remedy="start or connect controllers until a majority of them is up:"
+                f" {len(quorum.voters) // 2 + 1} of {len(quorum.voters)}",
                 because=tuple(cause for cause in down if cause is not None),
             )
         ]
@@ -177,7 +188,7 @@ def quorum_causes(look: Look) -> list[Cause]:
         causes.append(
             Cause(
                 what=f"{name} does not take part in the metadata quorum",
-                evidence=f"controller {quorum.leader_id}, the active one, heard from it {silent_ms / 1000:.0f} s ago",
+                evidence=f"the active controller, {quorum.leader_id}, last heard from it {silent_ms / 1000:.0f} s ago",
                 because=(process,) if process is not None else (),
             )
         )
@@ -190,7 +201,7 @@ def _has_controller(look: Look) -> bool:
 
 
 def broker_causes(look: Look, broker_id: int) -> list[Cause]:
-    """Return why a broker does not serve; nothing if it serves, as far as the cluster knows."""
+    """Return why a broker does not serve requests; empty if the cluster reports no problem with it."""
     broker = look.registration(broker_id)
     if broker is None:
         if look.cluster is None:
@@ -198,8 +209,8 @@ def broker_causes(look: Look, broker_id: int) -> list[Cause]:
         return [
             Cause(
                 what=f"broker {broker_id} is not registered",
-                evidence="the controllers do not know it: it was never started, or it was unregistered",
-                remedy="start it; if it runs, its log says why no controller takes its registration",
+                evidence="it was never started, or it was unregistered",
+                remedy="start the broker; if it is running, its log says why no controller accepts its registration",
             )
         ]
     name = f"broker {broker_id}"
@@ -208,13 +219,13 @@ def broker_causes(look: Look, broker_id: int) -> list[Cause]:
         # A broker whose disk failed ends its session, so the disk is the only cause.
         return [
             Cause(
-                what=f"{name} is fenced: it leads nothing, and clients are not sent to it",
+                what=f"{name} is fenced: it leads no partition, and clients do not use it",
                 evidence="the active controller has no session with it",
                 because=tuple(disks or _why_no_session(look, broker)),
             )
         ]
     if broker.is_in_shutdown:
-        evidence = "it hands its leaderships over"
+        evidence = "its leaderships are moving to other brokers"
         return [Cause(what=f"{name} is shutting down", evidence=evidence), *disks]
     process = _process(name, look.brokers_reached.get(broker_id))
     return disks if process is None else [process, *disks]
@@ -226,13 +237,14 @@ def _disk_causes(name: str, directories: Iterable[LogDirDescription]) -> Iterato
             yield Cause(
                 what=f"{name} has lost its data directory {directory.path}",
                 evidence=directory.offline_reason,
-                remedy="repair or replace the disk, and restart the broker: it copies what it lacks",
+                remedy="repair or replace the disk, and restart the broker, which copies the missing records from"
+                " the leaders",
             )
         elif directory.full_reason:
             yield Cause(
-                what=f"{name} does not write: its data directory {directory.path} is full",
+                what=f"{name} cannot write: its data directory {directory.path} is full",
                 evidence=directory.full_reason + _free(directory),
-                remedy="make room (`odradek topic trim`, or a larger volume): it goes on by itself",
+                remedy="free space (`odradek topic trim`, or a larger volume): the broker then continues by itself",
             )
 
 
@@ -251,24 +263,24 @@ def _why_no_session(look: Look, broker: BrokerDescription) -> Iterator[Cause]:
         yield process
     elif broker.is_in_shutdown:
         yield Cause(
-            what=f"{name} was stopped in order", evidence="it announced its stop", remedy="start it"
+            what=f"{name} was shut down", evidence="it announced its shutdown", remedy="start it"
         )
     elif probe is not None:
         yield Cause(
-            what=f"{name} runs, but its heartbeats do not reach the active controller, or it is still starting",
+            what=f"{name} is running, but is still starting, or its heartbeats do not reach the active controller",
             evidence=str(probe),
-            remedy="its log and /readyz say what it waits for; check the network from it to the controllers",
+            remedy="read the broker's log and /readyz, and check the network from the broker to the controllers",
         )
 
 
 def _process(name: str, probe: Probe | None) -> Cause | None:
-    """Return why the process at a probed endpoint does not respond; None if it does, or was not probed."""
+    """Return why the process at a probed endpoint does not respond. None: it responds, or was not probed."""
     match probe:
         case Probe(reached=Reached.REFUSED):
             return Cause(
-                what=f"the process of {name} does not run, or is still starting",
+                what=f"the process of {name} is not running, or is still starting",
                 evidence=str(probe),
-                remedy="start it; the end of its log says why it ended",
+                remedy="start the process; the end of its log says why it ended",
             )
         case Probe(reached=Reached.UNREACHABLE):
             return Cause(
@@ -278,15 +290,15 @@ def _process(name: str, probe: Probe | None) -> Cause | None:
             )
         case Probe(reached=Reached.SILENT):
             return Cause(
-                what=f"the process of {name} hangs, is stopped, or its machine is overloaded",
+                what=f"the process of {name} hangs or is paused, or its machine is overloaded",
                 evidence=str(probe),
-                remedy="look at the process (`kill -CONT` if it was stopped), or restart it",
+                remedy="continue the process with `kill -CONT` if it was paused, or restart it",
             )
     return None
 
 
 class _Fault(Enum):
-    """The faults of a partition, worst first. Each value has the text for one partition, and that for several."""
+    """The faults of a partition, worst first. Each value has a text for one partition, and a text for several."""
 
     NO_LEADER = (
         "cannot be written or read: it has no leader",
@@ -298,12 +310,12 @@ class _Fault(Enum):
         "cannot be written: their leaders are unable to write",
     )
     NO_CONTROLLER = (
-        "cannot be read, and takes writes only with acks=all and a second replica in sync",
-        "cannot be read, and take writes only with acks=all and a second replica in sync",
+        "cannot be read, and accepts writes only with acks=all and while a second replica is in sync",
+        "cannot be read, and accept writes only with acks=all and while a second replica is in sync",
     )
     UNDER_REPLICATED = (
-        "is under-replicated; it takes writes",
-        "are under-replicated; they take writes",
+        "is under-replicated, but accepts writes",
+        "are under-replicated, but accept writes",
     )
     UNDER_UNKNOWN_MINIMUM = (
         "is under-replicated, and may refuse writes with acks=all",
@@ -317,9 +329,9 @@ _UNDER_REPLICATED = frozenset({_Fault.UNDER_REPLICATED, _Fault.UNDER_UNKNOWN_MIN
 def partition_causes(
     look: Look, names: Iterable[TopicPartition], *, is_stopped: bool = False
 ) -> list[Cause]:
-    """Return what is wrong with these partitions; those with the same causes share an entry.
+    """Return what is wrong with these partitions. Partitions with the same fault and causes share one entry.
 
-    With `is_stopped`, only what stops reads or writes counts.
+    With `is_stopped`, only faults that stop reads or writes are returned.
     """
     sharing: dict[tuple[_Fault, str, str, tuple[Cause, ...]], list[TopicPartition]] = {}
     for name in sorted(names):
@@ -342,7 +354,7 @@ def partition_causes(
 
 
 def joined(names: Sequence[TopicPartition]) -> str:
-    """Return the first names as text, and the number of the others."""
+    """Return the first NAMES_MAX names as text, followed by the number of further names."""
     text = ", ".join(map(str, names[:NAMES_MAX]))
     return text if len(names) <= NAMES_MAX else f"{text} and {len(names) - NAMES_MAX} more"
 
@@ -352,14 +364,16 @@ def _ids(brokers: Iterable[int]) -> str:
 
 
 def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_Fault, Cause]]:
-    """Yield the faults of a partition. The `what` of a cause is still empty, because partitions may share the cause."""
+    """Yield the faults of a partition. The causes have no text in `what` yet, because several partitions may share a
+    cause.
+    """
     replicas = f"replicas {_ids(p.replicas)}; in sync {_ids(p.isr)}"
     if p.leader_id < 0:
         eligible = [broker for broker in p.replicas if broker in p.isr or broker in p.elr]
         down = [cause for broker in eligible for cause in broker_causes(look, broker)]
         evidence = replicas + (f"; eligible {_ids(p.elr)}" if p.elr else "")
         remedy = (
-            f"bring broker {' or '.join(map(str, eligible))} back, since no other has all committed records;"
+            f"start broker {' or '.join(map(str, eligible))}, which has all committed records; otherwise"
             if eligible
             else "no replica is known to have all committed records;"
         )
@@ -368,14 +382,16 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
             Cause(
                 what="",
                 evidence=evidence,
-                remedy=f"{remedy} `odradek partition elect --unclean` gives up what the others lack",
+                remedy=f"{remedy} `odradek partition elect --unclean` elects another replica, and loses the records"
+                " that it does not have",
                 because=tuple(dict.fromkeys([*quorum_causes(look), *down])),
             ),
         )
         return
     if leader := broker_causes(look, p.leader_id):
         evidence = f"broker {p.leader_id} leads"
-        # Without controllers leaders have no leases, which reads and acks=1 need (acks.all.without.controller.enable).
+        # Without controllers, leaders have no lease, which reads and acks=1 need. acks=all can do without a lease
+        # (acks.all.without.controller.enable).
         fault = _Fault.NO_CONTROLLER if look.cluster is None else _Fault.LEADER_UNABLE
         yield fault, Cause(what="", evidence=evidence, because=tuple(leader))
     behind = [broker for broker in p.replicas if broker not in p.isr]
@@ -385,10 +401,10 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
         if len(p.replicas) < required:
             because.append(
                 Cause(
-                    what=f"there are only {len(p.replicas)} replicas, and {required} must be in sync",
+                    what=f"there are only {len(p.replicas)} replicas, but {required} must be in sync",
                     evidence=f"replicas {_ids(p.replicas)}",
-                    remedy=f"`odradek partition set-replicas {name.topic} {required}`,"
-                    " or set min.insync.replicas lower",
+                    remedy=f"run `odradek partition set-replicas {name.topic} {required}`,"
+                    " or lower min.insync.replicas",
                 )
             )
         evidence = f"{replicas}; min.insync.replicas is {required} ({source})"
@@ -396,8 +412,8 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
     elif behind and required:
         yield _Fault.UNDER_REPLICATED, Cause(what="", evidence=replicas, because=tuple(because))
     elif behind:
-        evidence = f"{replicas}; min.insync.replicas was not looked up"
-        remedy = "`odradek why TOPIC` looks it up"
+        evidence = f"{replicas}; min.insync.replicas was not read, because there are many topics"
+        remedy = "run `odradek why TOPIC`, which reads min.insync.replicas"
         yield (
             _Fault.UNDER_UNKNOWN_MINIMUM,
             Cause(what="", evidence=evidence, remedy=remedy, because=tuple(because)),
@@ -420,23 +436,25 @@ def _why_not_in_sync(
     evidence = (
         f"it has {size:,} of the leader's {leader_size:,} bytes of {name}"
         if size is not None and leader_size is not None
-        else "it responds, and its disk takes writes"
+        else "it responds, and its disk is writable"
     )
     rate = look.throttles.get(broker_id)
     if broker_id in partition.adding_replicas:
-        what = f"broker {broker_id} is still copying {name}, which moves to it"
-        remedy = "`odradek partition moves` shows the progress"
+        what = f"broker {broker_id} is still copying {name}, which is being moved to it"
+        remedy = "wait; `odradek partition moves` shows the progress"
     else:
-        what = f"broker {broker_id} is up, but is still catching up with {name}"
-        remedy = "it becomes in sync by itself; if it does not, the logs of both brokers say why"
+        what = f"broker {broker_id} is up, but is still catching up with the leader of {name}"
+        remedy = "wait; if the replica does not get in sync, the logs of both brokers say why"
     if rate is not None:
-        evidence += f"; it may copy {rate:,} bytes a second"
-        remedy = "`odradek partition throttle --remove` lets it copy as fast as it can"
+        evidence += f"; it may copy {rate:,} bytes per second"
+        remedy = "wait, or remove the limit with `odradek partition throttle --remove`"
     yield Cause(what=what, evidence=evidence, remedy=remedy)
 
 
 def group_causes(look: Look, group: GroupLook) -> list[Cause]:
-    """Return why a group is behind, or has no coordinator; nothing if it has read everything."""
+    """Return why a group is behind, or why its coordinator does not respond; empty if the group has read all
+    records.
+    """
     if group.description is None:
         offsets = [n for n in look.partitions if n.topic == "__consumer_offsets"]
         lost = partition_causes(look, offsets, is_stopped=True)
@@ -481,41 +499,44 @@ def _why_behind(
         evidence = f"committed {progress.committed}"
         if name not in look.partitions:
             return Cause(
-                what="the partition does not exist, or may not be described",
+                what="the partition does not exist, or you are not authorized to describe its topic",
                 evidence=evidence,
-                remedy="if its topic was deleted, subscribe to another one; else ask for the right to describe it",
+                remedy="if the topic was deleted, subscribe to another one; otherwise ask an administrator for an ACL"
+                " that allows describe",
             )
         stopped = tuple(partition_causes(look, [name], is_stopped=True))
-        reason = ", since no leader responds" if stopped else ""
-        return Cause(what=f"its end is not known{reason}", evidence=evidence, because=stopped)
+        reason = ", because no leader responds" if stopped else ""
+        return Cause(
+            what=f"its end offset is not known{reason}", evidence=evidence, because=stopped
+        )
     state = description.state
     if not description.members:
         return Cause(
-            what="nobody reads: the group has no members",
+            what="no consumer reads: the group has no members",
             evidence=f"its state is {state}",
-            remedy=f"start its consumers; their logs say why they ended (group.id={description.group})",
+            remedy=f"start the consumers with group.id={description.group}; their logs say why they ended",
         )
     if state.lower() in _REBALANCING:
         return Cause(
-            what="the group is rebalancing, and members may wait for each other",
+            what="the group is rebalancing, so its members may not read",
             evidence=f"its state is {state}, with {len(description.members)} members",
-            remedy="it ends when every member has responded, or was removed after its session time-out",
+            remedy="wait: the rebalance ends when every member has responded, or was removed after its session timeout",
         )
     owner = next((m for m in description.members if name in m.assignment), None)
     knows_owners = any(member.assignment for member in description.members)
     if owner is None and knows_owners:
         return Cause(
-            what="no member has this partition",
-            evidence=f"{len(description.members)} members have others",
-            remedy="the members no longer subscribe to this topic: subscribe again, or delete the committed"
+            what="no member is assigned this partition",
+            evidence=f"{len(description.members)} members have other partitions",
+            remedy="no member subscribes to this topic: subscribe again, or delete the committed"
             " offsets (`odradek group offset-delete`)",
         )
     committed = progress.committed or 0
     if progress.start is not None and committed < progress.start:
         return Cause(
             what="records were deleted before they were read",
-            evidence=f"committed {committed}, but the first record is {progress.start}",
-            remedy="retention is shorter than the group is slow: raise retention.ms; the consumer goes on where"
+            evidence=f"the committed offset is {committed}, but the earliest is {progress.start}",
+            remedy="raise retention.ms, because the group is slower than retention; the consumer continues where"
             " its auto.offset.reset says",
         )
     if (
@@ -524,10 +545,11 @@ def _why_behind(
         and committed >= progress.stable_end < progress.end
     ):
         return Cause(
-            what="readers of committed records wait for an open transaction",
-            evidence=f"it began at offset {progress.stable_end}, the end is {progress.end}"
+            what="an open transaction keeps read_committed consumers from reading on",
+            evidence=f"the transaction began at offset {progress.stable_end}, and the end offset is {progress.end}"
             + (f"; {progress.open_transaction}" if progress.open_transaction else ""),
-            remedy="its producer must end it, or its transaction time-out does; `odradek why ID` explains it",
+            remedy="end the transaction in its producer, or wait for its timeout; `odradek why TRANSACTIONAL_ID`"
+            " explains the transaction",
         )
     member = "the member"
     if owner is not None:
@@ -546,21 +568,21 @@ def _why_behind(
 
 def _why_slow(group: GroupLook, member: str, read: int, written: int) -> Cause:
     seconds = group.seconds
-    evidence = f"in {seconds:.1f} s it committed {read:,} records, and {written:,} were written"
+    evidence = f"in {seconds:.1f} s, it committed {read:,} records, and producers wrote {written:,}"
     if read <= 0:
         return Cause(
             what=f"{member} commits nothing",
             evidence=evidence,
-            remedy="it hangs in its processing, is stopped, or commits rarely: look at its log and stack",
+            remedy="read its log and a stack dump: it hangs in its processing, is paused, or commits rarely",
         )
     if read <= written:
         return Cause(
             what=f"{member} reads more slowly than records are written",
             evidence=evidence,
-            remedy="make it faster, or add members, up to one for each partition",
+            remedy="make its processing faster, or add members, up to one for each partition",
         )
     return Cause(
         what=f"{member} is catching up",
         evidence=evidence,
-        remedy="nothing: it gains on the writers",
+        remedy="wait: it reads faster than records are written",
     )

@@ -1,4 +1,4 @@
-"""Values that the admin takes and returns: topics, configs, partitions, groups, brokers, the cluster."""
+"""Topics, configs, partitions, groups, brokers and the cluster: arguments and results of `Admin`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ __all__ = [
 class NewTopic:
     """A topic to create. -1 for the number of partitions or replicas stands for the cluster's default.
 
-    `assignments` has a list of broker ids for each partition, the preferred leader first. If it is given, leave both
-    numbers at -1.
+    `assignments` has a list of broker ids for each partition, the preferred leader first. If `assignments` is given,
+    both numbers must be -1.
     """
 
     name: str
@@ -51,7 +51,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """What a call about several topics did to one of them; `error` is None if it succeeded."""
+    """The outcome of a call for one topic. `error` is None if the call succeeded for this topic."""
 
     name: str
     topic_id: bytes = b""
@@ -62,7 +62,7 @@ class TopicOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic with its partitions in the order of their indexes."""
+    """A topic with its partitions, sorted by partition index."""
 
     name: str
     topic_id: bytes
@@ -79,7 +79,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a config's value, with Kafka's numbers."""
+    """Where the value of a config is set. The values are Kafka's numbers."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -92,8 +92,8 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A resource that has configs: a topic or group, named by its name, or a broker, named by its id; "" stands for the
-    defaults of all brokers.
+    """A resource that has configs: a topic or group with its name, or a broker with its id as the name. For a broker,
+    the name "" stands for all brokers.
     """
 
     type: ConfigResourceType
@@ -107,7 +107,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """One config with its value as text. `value` is None if the config is a secret, or has no value."""
+    """The value of one config, as text. `value` is None if the config is secret, or has no value."""
 
     name: str
     value: str | None
@@ -119,7 +119,9 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """The outcome of a call for one partition. After `delete_records`, `offset` is the new log start offset."""
+    """The outcome of a call for one partition; `error` is None if it succeeded. After `delete_records`, `offset` is the
+    new log start offset.
+    """
 
     partition: TopicPartition
     offset: int = -1
@@ -130,23 +132,22 @@ class PartitionOutcome:
 class Reassignment:
     """A move of one partition that is in progress.
 
-    The move ends when all replicas of `target` are in sync; then it is no longer listed.
+    The move ends when all replicas in `target` are in sync. After that, `list_reassignments` no longer returns it.
     """
 
     partition: TopicPartition
     leader_id: int
-    """The broker that leads the partition; -1: it has no leader, so nothing is copied."""
+    """The broker that leads the partition. -1: the partition has no leader, so nothing is copied."""
     replicas: tuple[int, ...]
-    """Ids of all brokers that have a replica now, `adding` and `removing` included."""
+    """The ids of all brokers that have a replica now, including those in `adding` and `removing`."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     isr: tuple[int, ...]
     total_bytes: int | None = None
-    """How many bytes the replicas in `adding` will have in the end; None if sizes were not requested, or
-    are not known.
+    """How many bytes the replicas in `adding` will have at the end; None if sizes were not requested or are not known.
     """
     copied_bytes: int | None = None
-    """How many bytes the replicas in `adding` have at present; None as for `total_bytes`."""
+    """How many bytes the replicas in `adding` have now; None if sizes were not requested or are not known."""
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -166,7 +167,7 @@ class ListenerDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """One broker as the active controller knows it, fenced or not."""
+    """One registered broker, as the active controller describes it."""
 
     broker_id: int
     broker_epoch: int
@@ -175,12 +176,12 @@ class BrokerDescription:
     is_fenced: bool
     is_in_shutdown: bool
     leader_count: int
-    host: str = ""  # empty: the broker is taken to be alone on its host
+    host: str = ""  # Empty: the broker is assumed to be alone on its host.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The cluster as its active controller knows it."""
+    """The cluster, as the active controller describes it."""
 
     cluster_id: str
     active_controller_id: int
@@ -191,29 +192,30 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """One data directory of a broker. Sizes are in bytes; None if they are not known."""
+    """One data directory of a broker. Sizes are in bytes, and None if they are not known."""
 
     broker_id: int
     path: str = ""
     offline_reason: str = ""
-    """Why the directory is offline, which lasts until the broker restarts; "" if it is online."""
+    """Why the directory is offline; "" if it is online. An offline directory stays offline until the broker restarts.
+    """
     full_reason: str = ""
-    """Why the broker does not write to the directory at present; "" if it does."""
+    """Why the broker does not write to the directory at present; "" if the broker can write."""
     total_bytes: int | None = None
     usable_bytes: int | None = None
     partition_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The size of each partition's log; empty unless it was requested."""
     stray_count: int = 0
-    """Number of stray logs, which the broker keeps aside because the metadata does not assign their
-    partitions to it.
+    """The number of stray logs. The broker does not use a stray log, because the metadata assigns no such replica to
+    it.
     """
     stray_bytes: int = 0
     error: OdradekError | None = None
-    """Why the broker did not describe its directories; then all other fields are empty."""
+    """Why the broker did not describe its directories. All other fields are empty then."""
 
     @property
     def problem(self) -> str:
-        """The directory's problem in words; "" if it has none."""
+        """Why the directory is offline or full; "" if it is neither."""
         return self.offline_reason or self.full_reason
 
 
@@ -222,30 +224,30 @@ class FeatureDescription:
     """One feature of the cluster: the level in use, and the levels that brokers and controllers support."""
 
     name: str
-    level: int  # 0: the feature is off
-    level_min: int  # lowest level that the active controller supports
-    level_max: int
-    level_common: int  # highest level that all brokers and controllers support
-    # The brokers and controllers that do not support level_max, in words.
+    level: int  # 0: the feature is off.
+    level_min: int  # The lowest level that the active controller supports.
+    level_max: int  # The highest level that the active controller supports.
+    level_common: int  # The highest level that all brokers and controllers support.
+    # Names of the brokers and controllers that do not support level_max.
     held_back_by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """One voter of the metadata quorum. A field is None if the controller that responded does not know the value."""
+    """One voter of the metadata quorum. A field is None if the responding controller does not know the value."""
 
     controller_id: int
     endpoint: str
     log_end: int | None
     heard_ms_ago: int | None
-    host: str = ""  # empty: the host is not known
+    host: str = ""  # Empty: the host is not known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The metadata quorum as its leader sees it.
+    """The metadata quorum, as its leader describes it.
 
-    If the quorum has no leader (`leader_id` is -1), this is the view of the voter `answered_by`.
+    If the quorum has no leader (`leader_id` is -1), this is the state of the voter `answered_by`.
     """
 
     leader_id: int
@@ -257,7 +259,7 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """An entry of the list of groups. `type` is classic or consumer (KIP-848)."""
+    """One group in the list of groups. `type` is classic or consumer (KIP-848)."""
 
     group: str
     state: str
@@ -269,7 +271,7 @@ class GroupListing:
 class GroupMember:
     """A member of a group, with its assigned partitions.
 
-    `assignment` is empty in a classic group, whose coordinator does not know the assignment.
+    `assignment` is empty in a classic group, because the coordinator does not know the assignments there.
     """
 
     member_id: str

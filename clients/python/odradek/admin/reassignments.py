@@ -1,4 +1,4 @@
-"""Reassignments of partitions: the moves in progress, and new replica lists for a replication factor."""
+"""Reassignments of partitions: the moves in progress, and replica lists for a new replication factor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from odradek.partitions import TopicPartition
 
 
 def brokers_in_moves(topics: Iterable[TopicDescription]) -> list[int]:
-    """Return the brokers that have a replica of a partition that is moving."""
+    """Return the ids of the brokers that have a replica of a moving partition, sorted."""
     return sorted(
         {
             broker
@@ -25,8 +25,10 @@ def brokers_in_moves(topics: Iterable[TopicDescription]) -> list[int]:
 def reassignments_of(
     topics: Iterable[TopicDescription], directories: Iterable[LogDirDescription] = ()
 ) -> Generator[None, None, list[Reassignment]]:
-    """Return the moves in progress, sorted by partition. `directories` have the sizes of logs. This is a generator
-    that yields after each topic and directory, and returns the result.
+    """Return the moves in progress, sorted by partition. `directories` contain the sizes of the logs.
+
+    This is a generator, so that a large cluster does not block the event loop: it yields after each topic and
+    directory.
     """
     bytes_on: dict[tuple[int, TopicPartition], int] = {}
     for directory in directories:
@@ -43,8 +45,8 @@ def reassignments_of(
             total = copied = None
             if leader_bytes is not None:
                 total = leader_bytes * len(partition.adding_replicas)
-                # A replica may have more bytes than its leader for a moment, because the leader has already deleted old
-                # segments.
+                # A replica may have more bytes than its leader for a moment, because the leader deletes old segments
+                # first.
                 copied = sum(
                     leader_bytes
                     if broker in partition.isr
@@ -77,22 +79,22 @@ def with_replica_count(
 ) -> dict[int, tuple[int, ...]]:
     """Return the partitions of a topic that must change to have `count` replicas, with their new replicas.
 
-    A partition that gets more replicas gets them on brokers of other racks and hosts first, then on those with the
-    fewest replicas. A partition that gets fewer loses replicas that are not in sync first. It keeps its preferred
-    leader, and as many racks and hosts as it can.
+    New replicas are placed in racks and on hosts that have fewest replicas of the partition, and there on the brokers
+    with the fewest replicas. Replicas that are not in sync are removed first. A partition keeps its preferred leader,
+    and as many racks and hosts as possible.
 
     Args:
-        topic: The topic as it is.
+        topic: The topic with its present replicas.
         count: The new replication factor.
-        loads: The number of replicas on each broker that may get one.
-        racks: The rack of each broker that has one.
-        hosts: The host of each broker; a broker that it does not name is a host of its own.
+        loads: The number of replicas by broker, for each broker that may get a replica.
+        racks: The rack by broker.
+        hosts: The host by broker. A broker that is missing is assumed to be alone on its host.
 
     Raises:
         ValueError: there are fewer brokers than `count`.
     """
     if count > len(loads):
-        raise ValueError(f"{count} replicas need {count} brokers, and there are only {len(loads)}")
+        raise ValueError(f"{count} replicas need {count} brokers, but there are only {len(loads)}")
     places = [racks or {}, hosts or {}]
     totals = Counter(loads)
     plan = {}
@@ -124,7 +126,9 @@ def _most_dispensable(
     totals: Mapping[int, int],
     places: Sequence[Mapping[int, str]],
 ) -> int:
-    """Return the replica whose removal costs the partition least."""
+    """Return the replica to remove: out of sync if possible, then one that shares a rack or host, then one on a loaded
+    broker.
+    """
 
     def order(broker: int) -> tuple[bool, bool, int, int, int, int]:
         others = [other for other in replicas if other != broker]
@@ -143,6 +147,8 @@ def _most_dispensable(
 
 
 def _sharing(broker: int, others: Sequence[int], place: Mapping[int, str]) -> int:
-    """Return how many of the other brokers are in the same rack or on the same host."""
-    own = place.get(broker)
-    return 0 if own is None else sum(place.get(other) == own for other in others)
+    """Return how many of the brokers `others` are in the same rack as `broker`, or on the same host, depending on
+    `place`.
+    """
+    own_place = place.get(broker)
+    return 0 if own_place is None else sum(place.get(other) == own_place for other in others)

@@ -1,10 +1,10 @@
-"""Balances replicas over brokers with as few moves as possible.
+"""Balances replicas across brokers with as few moves as possible.
 
-First, replicas that share a host move apart while another host has none of their partition. Then each step moves one
-replica from the broker with the most to the broker with the fewest, until they differ by at most one. A replica keeps
-its place in the list of its partition (the first is the preferred leader). No step puts two replicas of a partition on
-one broker, or onto one host or into one rack if they were in two. Then leaders are balanced by swapping the first
-replica with another one of the same partition, which copies nothing.
+First, replicas of one partition that share a host are moved apart while another host has no replica of the partition.
+Then each step moves one replica from the broker with the most replicas to the broker with the fewest, until the two
+differ by at most one. A replica keeps its position in the replica list of its partition, so the preferred leader stays
+first. No step reduces the number of brokers, hosts or racks that have replicas of a partition. At the end, leaders are
+balanced by swapping the first replica of a partition with another one, which copies no data.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ def spread(
     racks: Mapping[int, str] | None = None,
     hosts: Mapping[int, str] | None = None,
 ) -> dict[Key, Replicas]:
-    """Return the partitions that must change, with their new replicas, which are all on `brokers`. `racks` and
-    `hosts` map a broker to its rack and its host. A broker that they do not name is a rack or a host of its own.
+    """Return the partitions that must change, with their new replicas, which are all on `brokers`.
+
+    `racks` and `hosts` map a broker to its rack and host. A broker that is missing there is assumed to be alone in its
+    rack or on its host.
 
     Raises:
         ValueError: a partition has more replicas than there are brokers.
@@ -63,8 +65,8 @@ def spread(
 def _next_move(
     plan: Mapping[Key, Replicas], loads: Counter[int], places: _Places
 ) -> tuple[Key, int, int] | None:
-    """Return the next move as (partition, source, target): between the two brokers whose replica counts differ most,
-    of those that allow a move. None if the brokers are balanced.
+    """Return the next move as (partition, source, target), between the two brokers whose replica counts differ most
+    among those that allow a move. None: the brokers are balanced.
     """
     ordered = sorted(loads, key=lambda broker: (loads[broker], broker))
     pairs = [(source_id, target_id) for source_id in reversed(ordered) for target_id in ordered]
@@ -93,7 +95,9 @@ class _Places:
         return self.hosts.get(broker, broker)
 
     def are_kept(self, assigned: Replicas, source_id: int, target_id: int) -> bool:
-        """Return whether a move leaves a partition on as many hosts and in as many racks as before."""
+        """Return whether a move leaves a partition on at least as many hosts and in at least as many racks as
+        before.
+        """
         after = _replaced(assigned, source_id, target_id)
         return len(set(map(self.host, after))) >= len(set(map(self.host, assigned))) and len(
             {self.racks.get(broker, broker) for broker in after}
@@ -111,7 +115,9 @@ def shares_a_host(replicas: Sequence[int], host_of: Mapping[int, str | int]) -> 
 def _moved_apart(
     assigned: Replicas, host_of: Mapping[int, str | int], loads: Counter[int]
 ) -> Replicas:
-    """Move the last replica on the fullest host to the least loaded broker of the emptiest host that has room."""
+    """Return the replicas after a move of one replica: from the host with the most replicas of the partition to the
+    least loaded broker on the host with the fewest.
+    """
     on_host = Counter(host_of[broker] for broker in assigned)
     source_id = max(assigned, key=lambda broker: (on_host[host_of[broker]], assigned.index(broker)))
     free = [broker for broker in host_of if broker not in assigned]
@@ -129,7 +135,9 @@ def _even_out_leaders(plan: dict[Key, Replicas], brokers: Sequence[int]) -> None
     leads = Counter(dict.fromkeys(brokers, 0))
     leads.update(assigned[0] for assigned in plan.values() if assigned)
     is_even = False
-    while not is_even:  # one swap may enable another; each one brings two brokers closer
+    while (
+        not is_even
+    ):  # One swap may enable another. The loop ends, because each swap makes two brokers more even.
         is_even = True
         for key, assigned in plan.items():
             least = min(assigned, key=lambda broker: leads[broker], default=None)

@@ -17,7 +17,7 @@ from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """An entry of the list of transactional ids. `state` is one of Kafka's names, such as Ongoing."""
+    """A transactional id in the list of transactional ids. `state` is one of Kafka's names, such as Ongoing."""
 
     transactional_id: str
     producer_id: int
@@ -26,7 +26,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A description of a transactional id, with the partitions of its open transaction."""
+    """A transactional id, with the partitions of its open transaction."""
 
     transactional_id: str
     state: str
@@ -34,7 +34,7 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int
     started_ms: int | None
-    """Time at which the open transaction began, in ms since the Unix epoch; None if none is open."""
+    """When the open transaction began, in ms since the Unix epoch; None if no transaction is open."""
     partitions: tuple[TopicPartition, ...]
 
 
@@ -46,30 +46,30 @@ class OpenStagedTask:
     name: str
     transactional_id: str
     is_prepared: bool
-    """Whether the task has written all its records, and waits for the end of its step."""
+    """Whether the task has written all its records, and waits until its step is committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDescription:
-    """A Spark query that writes exactly once (staged writes): its last complete step, which is a micro-batch, and the
-    tasks of the query that are neither committed nor aborted.
+    """The state of a staged write (the exactly-once writes of a Spark query): the last complete step, which is a
+    micro-batch, and the tasks that are neither committed nor aborted.
     """
 
     query: str
     last_step: int | None
-    """Number of the last complete step; None if none is known."""
+    """The number of the last complete step; None if no step is recorded."""
     task_count: int
-    """How many tasks the last complete step had."""
+    """The number of tasks of the last complete step."""
     completed_ms: int | None
-    """Time at which that step was completed, in ms since the Unix epoch; None if none is known."""
+    """When the last complete step was completed, in ms since the Unix epoch; None if no step is recorded."""
     is_final: bool
-    """Whether the query has no further step."""
+    """Whether the query has ended, so that no further step follows."""
     open_tasks: tuple[OpenStagedTask, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """A producer that has written to a partition, as the partition's leader remembers it."""
+    """A producer that has written to a partition, as the leader of the partition remembers it."""
 
     partition: TopicPartition
     producer_id: int
@@ -77,22 +77,24 @@ class ProducerDescription:
     last_sequence: int
     last_timestamp_ms: int
     transaction_start_offset: int | None
-    """First offset of the producer's open transaction; None if none is open."""
+    """The first offset of the producer's open transaction; None if no transaction is open."""
 
 
 class HangingState(Enum):
-    """What the transaction coordinators know about an old open transaction."""
+    """What the transaction coordinators report about an old open transaction."""
 
-    LIVE = "live"  # a coordinator will end the transaction
-    COMMITTED = "committed"  # its marker was lost
-    ABORTED = "aborted"  # its marker was lost, or no coordinator knows the transaction any more
-    UNPROVEN = "unproven"  # a coordinator did not respond
+    LIVE = "live"  # A coordinator will end the transaction.
+    COMMITTED = (
+        "committed"  # The transaction was committed, but its marker in the partition was lost.
+    )
+    ABORTED = "aborted"  # The transaction was aborted, but its marker was lost, or no coordinator knows it any more.
+    UNPROVEN = "unproven"  # Not known, because a coordinator did not respond.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTransaction:
-    """A transaction that has been open in a partition for longer than any timeout allows, or longer than the caller's
-    limit.
+    """A transaction that has been open in a partition for longer than any timeout allows, or for longer than the caller
+    of `find_hanging` asked for.
     """
 
     partition: TopicPartition
@@ -100,7 +102,7 @@ class OldTransaction:
     producer_epoch: int
     first_offset: int
     open_for_ms: int
-    """For how long the partition's leader has seen the transaction open."""
+    """How long the transaction has been open, according to the partition's leader."""
     state: HangingState
 
     @property
@@ -111,12 +113,10 @@ class OldTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIncident:
-    """Damage to a transaction in one partition, which the partition's leader found."""
+    """Damage to a transaction in one partition, found by the leader of the partition."""
 
     kind: str
-    """torn: the transaction ended in this partition with another outcome than in others. orphaned, hanging: its marker
-    was lost.
-    """
+    """torn: the transaction ended differently in other partitions. orphaned or hanging: its marker was lost."""
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
@@ -127,8 +127,8 @@ class TransactionIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingFindings:
-    """The old open transactions of the cluster, and the damaged transactions that were found since its
-    brokers started.
+    """The old open transactions of the cluster, and the damaged transactions that its brokers have found since they
+    started.
     """
 
     transactions: tuple[OldTransaction, ...]
@@ -136,7 +136,7 @@ class HangingFindings:
 
 
 class TransactionAdmin:
-    """Lists, describes and aborts transactions: `client.admin.transactions`."""
+    """Lists, describes and aborts transactions. Use it as `client.admin.transactions`."""
 
     def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls
@@ -151,9 +151,9 @@ class TransactionAdmin:
         """Return the transactional ids of the cluster, sorted.
 
         Args:
-            states: Only ids in one of these states, by Kafka's names (Ongoing, PrepareCommit, ...).
-            older_than_ms: Only ids whose transaction has been open for longer than this.
-            pattern: Only ids that match this regular expression (RE2 syntax) as a whole.
+            states: Return only ids in one of these states, by Kafka's names (Ongoing, PrepareCommit, ...).
+            older_than_ms: Return only ids whose transaction has been open for longer than this. -1: all.
+            pattern: Return only ids that match this regular expression (RE2 syntax) as a whole.
         """
         request = pb.ListTransactionsRequest(
             states=list(states), older_than_ms=older_than_ms, pattern=pattern
@@ -173,7 +173,7 @@ class TransactionAdmin:
         return sorted(listings, key=lambda listing: listing.transactional_id)
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return a description of one transactional id. Raises OdradekError if no producer uses it."""
+        """Describe one transactional id. Raises OdradekError if the transactional id does not exist."""
         response = await self._calls.send(
             methods.DESCRIBE_TRANSACTIONS,
             pb.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
@@ -195,7 +195,7 @@ class TransactionAdmin:
         )
 
     async def abort(self, transactional_id: str, *, force: bool = False) -> None:
-        """Abort the open transaction of a transactional id. Its producer may then begin another one.
+        """Abort the open transaction of a transactional id. Its producer may then begin another transaction.
 
         Args:
             force: Abort the transaction even if it is a prepared task of a staged write.
@@ -216,8 +216,8 @@ class TransactionAdmin:
             )
 
     async def steps(self, query: str) -> StepsDescription:
-        """Return the last complete step of a query that uses staged writes, and the tasks whose step is not
-        complete.
+        """Return the last complete step of a staged write, and the tasks whose step is not complete. `query` is the
+        name of the staged write.
         """
         response = await self._calls.send(
             methods.DESCRIBE_STEPS,
@@ -243,10 +243,10 @@ class TransactionAdmin:
         )
 
     async def forget_steps(self, query: str) -> None:
-        """Delete the cluster's record of which steps of a query are complete, so that the query can start from an older
-        checkpoint.
+        """Delete the cluster's record of the complete steps of a staged write, so that the query can restart from an
+        older checkpoint.
 
-        The query then writes the records of those steps a second time. It must not run while this is called.
+        The query then writes the records of these steps a second time. The query must not be running during this call.
         """
         response = await self._calls.send(
             methods.FORGET_STEPS,
@@ -261,8 +261,8 @@ class TransactionAdmin:
     async def producers(
         self, topic: str, partitions: Iterable[int] = ()
     ) -> tuple[ProducerDescription, ...]:
-        """Return the producers that have written to partitions of a topic, as the leaders remember them, with their
-        open transactions.
+        """Return the producers that have written to a topic, with their open transactions. If `partitions` is empty,
+        all partitions of the topic are included.
         """
         response = await self._calls.send(
             methods.DESCRIBE_PRODUCERS,
@@ -272,27 +272,29 @@ class TransactionAdmin:
         check(response.error_code, f"producers of {topic!r}")
         return tuple(
             ProducerDescription(
-                partition=TopicPartition(topic, known.partition),
-                producer_id=known.identity.producer_id,
-                producer_epoch=known.identity.producer_epoch,
-                last_sequence=known.last_sequence,
-                last_timestamp_ms=known.last_timestamp_ms,
-                transaction_start_offset=known.transaction_start_offset
-                if known.transaction_start_offset >= 0
+                partition=TopicPartition(topic, producer.partition),
+                producer_id=producer.identity.producer_id,
+                producer_epoch=producer.identity.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp_ms=producer.last_timestamp_ms,
+                transaction_start_offset=producer.transaction_start_offset
+                if producer.transaction_start_offset >= 0
                 else None,
             )
-            for known in sorted(
-                response.producers, key=lambda known: (known.partition, known.identity.producer_id)
+            for producer in sorted(
+                response.producers,
+                key=lambda producer: (producer.partition, producer.identity.producer_id),
             )
         )
 
     async def find_hanging(self, *, topic: str = "", older_than_ms: int = 0) -> HangingFindings:
-        """Return old open transactions, with what the coordinators know about each, and the damaged transactions that
-        were found.
+        """Return old open transactions, with what the coordinators report about each, and the damaged transactions that
+        the brokers have found.
 
         Args:
-            topic: Only transactions in this topic; "": in all topics.
-            older_than_ms: Only those that have been open for this long; 0: longer than any timeout allows; -1: all.
+            topic: Search only this topic. "": all topics.
+            older_than_ms: Return only transactions that have been open for longer than this. 0: longer than any timeout
+                allows. -1: all open transactions.
         """
         response = await self._calls.send(
             methods.FIND_HANGING,
@@ -308,14 +310,14 @@ class TransactionAdmin:
         return HangingFindings(
             transactions=tuple(
                 OldTransaction(
-                    partition=TopicPartition(found.topic, found.partition),
-                    producer_id=found.identity.producer_id,
-                    producer_epoch=found.identity.producer_epoch,
-                    first_offset=found.first_offset,
-                    open_for_ms=found.open_for_ms,
-                    state=states.get(found.state, HangingState.UNPROVEN),
+                    partition=TopicPartition(transaction.topic, transaction.partition),
+                    producer_id=transaction.identity.producer_id,
+                    producer_epoch=transaction.identity.producer_epoch,
+                    first_offset=transaction.first_offset,
+                    open_for_ms=transaction.open_for_ms,
+                    state=states.get(transaction.state, HangingState.UNPROVEN),
                 )
-                for found in response.transactions
+                for transaction in response.transactions
             ),
             incidents=tuple(
                 TransactionIncident(
@@ -332,7 +334,7 @@ class TransactionAdmin:
         )
 
     async def abort_hanging(self, partition: TopicPartition, producer_id: int) -> None:
-        """End a hanging transaction. Before that, the cluster asks all coordinators whether they will end it.
+        """End a hanging transaction. The cluster first checks with all coordinators that none of them will end it.
 
         Raises:
             TransactionFailed: the transaction is not open, or a coordinator will end it.

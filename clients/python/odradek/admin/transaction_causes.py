@@ -1,7 +1,7 @@
-"""Why a transaction does not end: chains of causes, as in causes.py.
+"""Explains why a transaction does not end, as chains of causes like those in causes.py.
 
-An open transaction that is younger than OPEN_MS is not a fault. If its partitions and its coordinator are well, a
-transaction ends by itself: its producer ends it, or the coordinator aborts it after the timeout.
+An open transaction that is younger than OPEN_MS is not a fault. If its partitions and its coordinator work, it ends
+without help: its producer ends it, or the coordinator aborts it after its timeout.
 """
 
 from __future__ import annotations
@@ -16,34 +16,37 @@ from odradek.partitions import TopicPartition
 from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 OPEN_MS: Final = 5_000
-"""An open transaction is reported as a cause when it is older than this."""
-# The timeout of a transaction that its coordinator never aborts.
+"""An open transaction that is older than this is reported as a cause."""
+# The timeout that means that the coordinator never aborts the transaction.
 _NO_TIMEOUT_MS: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLook:
-    """The state of a transactional id, as one examination found it."""
+    """The state of a transactional id at the time of one examination."""
 
     name: str
     description: TransactionDescription | None = None
     error: str = ""
-    """Why no coordinator described the transactional id; empty if one did."""
+    """Why no coordinator described the transactional id; empty if a coordinator did."""
     was_decided: bool = False
-    """Whether the transaction was already decided (PrepareCommit or PrepareAbort) some seconds before."""
+    """Whether the transaction was already decided (PrepareCommit or PrepareAbort) some seconds before the examination.
+    """
     hanging: tuple[OldTransaction, ...] = ()
-    """Open transactions of its producer that no coordinator will end."""
+    """The open transactions of the producer that no coordinator will end."""
     now_ms: int = 0
-    """Time of the examination, in ms since the Unix epoch."""
+    """The time of the examination, in ms since the Unix epoch."""
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions of the open transaction, as far as they are known."""
+        """The known partitions of the open transaction."""
         return self.description.partitions if self.description is not None else ()
 
 
 def transaction_causes(look: Look, transaction: TransactionLook) -> list[Cause]:
-    """Return why the transaction of this id does not end; nothing if there is none, or it is young."""
+    """Return why the transaction of a transactional id does not end; empty if none is open, or if it is younger than
+    OPEN_MS.
+    """
     name, described = transaction.name, transaction.description
     if described is None:
         coordinators = [n for n in look.partitions if n.topic == TRANSACTIONS_TOPIC]
@@ -64,11 +67,12 @@ def transaction_causes(look: Look, transaction: TransactionLook) -> list[Cause]:
         return [
             *causes,
             Cause(
-                what=f"the transaction of {name} is decided, but not complete: readers of committed records wait",
+                what=f"the transaction of {name} is decided, but not complete, so read_committed consumers wait",
                 evidence=f"its state is {described.state} ({producer}); the marker is missing in {joined(partitions)}",
                 remedy=""
                 if stopped
-                else f"its coordinator repeats the {outcome} until it succeeds; the brokers' logs say why it fails",
+                else f"wait: the coordinator retries the {outcome} until it succeeds; the brokers' logs say why"
+                " it fails",
                 because=stopped,
             ),
         ]
@@ -77,18 +81,20 @@ def transaction_causes(look: Look, transaction: TransactionLook) -> list[Cause]:
     open_ms = transaction.now_ms - described.started_ms
     if open_ms < OPEN_MS and not stopped:
         return causes
-    rest_s = max(0, described.timeout_ms - open_ms) / 1000
+    remaining_s = max(0, described.timeout_ms - open_ms) / 1000
     is_endless = described.timeout_ms >= _NO_TIMEOUT_MS
-    late = (
+    timeout = (
         "its coordinator never aborts it"
         if is_endless
-        else f"its coordinator aborts it in {rest_s:.0f} s"
+        else f"its coordinator aborts it in {remaining_s:.0f} s"
     )
-    remedy = f"its producer must end it; {late}, `odradek transaction abort {name}` does at once"
+    remedy = (
+        f"end it in its producer, or abort it with `odradek transaction abort {name}`; {timeout}"
+    )
     return [
         *causes,
         Cause(
-            what=f"the transaction of {name} is open: readers of committed records wait for it",
+            what=f"the transaction of {name} is open, so read_committed consumers wait",
             evidence=f"{producer} began it {open_ms / 1000:.0f} s ago; it has records in {joined(partitions)}",
             remedy=remedy,
             because=stopped,
@@ -100,11 +106,11 @@ def hanging_causes(hanging: Iterable[OldTransaction]) -> list[Cause]:
     """Return one cause for each transaction that is open in a partition although no coordinator will end it."""
     return [
         Cause(
-            what=f"{old.partition}: readers of committed records wait for a transaction that no coordinator will end",
+            what=f"{old.partition}: read_committed consumers wait for a transaction that no coordinator will end",
             evidence=f"producer {old.producer_id} began it at offset {old.first_offset}; it has been open for"
             f" {old.open_for_ms / 1000:.0f} s, and the coordinators report it as {old.state.value}",
-            remedy="brokers end it by themselves, unless transaction.hanging.abort.enable is false;"
-            " `odradek transaction find-hanging --abort` does at once",
+            remedy="end it with `odradek transaction find-hanging --abort`; brokers end it automatically unless"
+            " transaction.hanging.abort.enable is false",
         )
         for old in hanging
     ]

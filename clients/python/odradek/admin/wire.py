@@ -1,4 +1,6 @@
-"""Translation between the admin's values and the messages of the AdminService, GroupService and BrokerService."""
+"""Conversion between the arguments and results of `Admin` and the protobuf messages of the admin, group and broker
+services.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,13 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 def partition_message(partition: PartitionLike) -> common_pb2.TopicPartition:
-    """Return the message that names a partition."""
+    """Return a partition as a message."""
     return common_pb2.TopicPartition(topic=partition[0], partition=partition[1])
 
 
 def create_topics_request(
     topics: Iterable[NewTopic], validate_only: bool, timeout_ms: int
 ) -> pb.CreateTopicsRequest:
-    """Return the request to create topics."""
     request = pb.CreateTopicsRequest(validate_only=validate_only, timeout_ms=timeout_ms)
     for new in topics:
         item = request.topics.add(
@@ -78,7 +79,7 @@ def create_partitions_request(
     validate_only: bool,
     timeout_ms: int,
 ) -> pb.CreatePartitionsRequest:
-    """Return the request to raise the number of partitions of one topic."""
+    """Return the request that increases the number of partitions of one topic."""
     request = pb.CreatePartitionsRequest(validate_only=validate_only, timeout_ms=timeout_ms)
     item = request.topics.add(name=name, total_count=total)
     for replicas in assignments:
@@ -92,7 +93,7 @@ def config_operations(
     append: Mapping[str, str] | None,
     subtract: Mapping[str, str] | None,
 ) -> list[pb.AlterConfigsOperation]:
-    """Return the operations on the configs of one resource."""
+    """Return the changes to the configs of one resource as messages."""
     operations = [
         pb.AlterConfigsOperation(name=name, operation=operation, value=value)
         for operation, values in ((_SET, set), (_APPEND, append), (_SUBTRACT, subtract))
@@ -102,7 +103,7 @@ def config_operations(
 
 
 def quota_alteration(quota: Quota) -> pb.QuotaEntry:
-    """Return the entry of a request that sets or removes a quota."""
+    """Return the message that sets a quota, or removes it if its value is None."""
     entry = pb.QuotaEntry(key=quota.key, value=quota.value)
     for kind, name in quota.entity.items():
         entry.entity.add(type=kind, name=name)
@@ -112,14 +113,14 @@ def quota_alteration(quota: Quota) -> pb.QuotaEntry:
 def scram_upsertion(
     user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted: bytes
 ) -> pb.ScramUpsertion:
-    """Return a SCRAM credential to set."""
+    """Return the message that sets a SCRAM credential."""
     return pb.ScramUpsertion(
         name=user, mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted
     )
 
 
 def leave_request(group: str, member_id: str) -> group_service_pb2.GroupHeartbeatRequest:
-    """Return the heartbeat by which a dynamic member leaves its group."""
+    """Return the heartbeat by which a dynamic member leaves its group (member epoch -1, KIP-848)."""
     return group_service_pb2.GroupHeartbeatRequest(
         group_id=group, member_id=member_id, member_epoch=-1, rebalance_timeout_ms=-1
     )
@@ -128,7 +129,9 @@ def leave_request(group: str, member_id: str) -> group_service_pb2.GroupHeartbea
 def topic_description(
     metadata: broker_service_pb2.TopicInfo,
 ) -> Generator[None, None, TopicDescription]:
-    """Return one topic of a metadata response. Yields after each partition."""
+    """Return one topic of a metadata response. This generator yields after each partition, so that a large topic does
+    not block the event loop.
+    """
     partitions = yield from partitions_of(metadata)
     return TopicDescription(
         name=metadata.name,
@@ -141,7 +144,9 @@ def topic_description(
 def topic_descriptions(
     response: broker_service_pb2.MetadataResponse,
 ) -> Generator[None, None, list[TopicDescription]]:
-    """Return the topics of a metadata response that have no error. Yields after each partition and topic."""
+    """Return the topics of a metadata response that have no error. This generator yields after each partition and
+    topic, so that a large response does not block the event loop.
+    """
     described = []
     for metadata in response.topics:
         if not metadata.error_code:
@@ -156,7 +161,7 @@ def metadata_of(
     """Return one topic of a metadata response.
 
     Raises:
-        OdradekError: the error that the response has for this topic; UnknownTopic if it does not have the topic.
+        OdradekError: the error of the topic in the response; UnknownTopic if the response does not contain the topic.
     """
     metadata = next((topic for topic in response.topics if topic.name == name), None)
     if metadata is None or metadata.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -169,7 +174,7 @@ def metadata_of(
 
 
 def topic_outcome(result: pb.TopicResult) -> TopicOutcome:
-    """Return the result of a change for one topic."""
+    """Return the outcome of a change for one topic."""
     error: OdradekError | None = None
     if result.error_code:
         error = error_of(result.error_code, f"topic {result.name!r}", result.error_message)
@@ -185,7 +190,7 @@ def topic_outcome(result: pb.TopicResult) -> TopicOutcome:
 def partition_outcome(
     result: pb.PartitionResult, harmless: ErrorCode = ErrorCode.NONE
 ) -> PartitionOutcome:
-    """Return the result of a change for one partition; the code `harmless` counts as success."""
+    """Return the outcome of a change for one partition. The error code `harmless` counts as success."""
     name = TopicPartition(result.partition.topic, result.partition.partition)
     error: OdradekError | None = None
     if result.error_code not in (ErrorCode.NONE, harmless):
@@ -194,7 +199,7 @@ def partition_outcome(
 
 
 def config_value(entry: pb.ConfigEntry) -> ConfigValue:
-    """Return one config; a source that this SDK does not know is UNKNOWN."""
+    """Return one config. A source that this SDK does not know becomes UNKNOWN."""
     is_known = entry.source in ConfigSource.__members__.values()
     return ConfigValue(
         name=entry.name,
@@ -207,7 +212,7 @@ def config_value(entry: pb.ConfigEntry) -> ConfigValue:
 
 
 def acl_entry(acl: Acl | AclFilter) -> pb.AclEntry:
-    """Return the message for an access control entry, or for a filter of entries."""
+    """Return the message for an access control entry, or for a filter."""
     return pb.AclEntry(
         resource_type=acl.resource_type,
         resource_name=acl.resource_name,
@@ -220,7 +225,7 @@ def acl_entry(acl: Acl | AclFilter) -> pb.AclEntry:
 
 
 def acl_of(entry: pb.AclEntry) -> Acl:
-    """Return the access control entry that a message holds."""
+    """Return the access control entry in a message."""
     return Acl(
         resource_type=ResourceType(entry.resource_type),
         resource_name=entry.resource_name,
@@ -233,7 +238,7 @@ def acl_of(entry: pb.AclEntry) -> Acl:
 
 
 def quota_of(entry: pb.QuotaEntry) -> Quota:
-    """Return the quota that a message holds."""
+    """Return the quota in a message."""
     return Quota(
         entity={part.type: part.name if part.HasField("name") else None for part in entry.entity},
         key=entry.key,
@@ -242,13 +247,12 @@ def quota_of(entry: pb.QuotaEntry) -> Quota:
 
 
 def scram_user(user: pb.ScramUserResult) -> ScramUser:
-    """Return the SCRAM user that a message describes."""
+    """Return the SCRAM user in a message."""
     iterations = {ScramMechanism(c.mechanism): c.iterations for c in user.credentials}
     return ScramUser(name=user.name, iterations=iterations)
 
 
 def group_listing(group: group_service_pb2.GroupListing) -> GroupListing:
-    """Return one entry of the list of groups."""
     return GroupListing(
         group=group.group_id,
         state=group.state,
@@ -258,7 +262,7 @@ def group_listing(group: group_service_pb2.GroupListing) -> GroupListing:
 
 
 def group_description(group: group_service_pb2.GroupDescription) -> GroupDescription:
-    """Return one group with its members."""
+    """Return a group with its members."""
     return GroupDescription(
         group=group.group_id,
         state=group.state,
@@ -285,18 +289,17 @@ def group_description(group: group_service_pb2.GroupDescription) -> GroupDescrip
 
 
 def group_error(code: int, group: str) -> OdradekError:
-    """Return the error that a code means for a group; GroupInUse has a hint that says what to do."""
+    """Return the error for an error code of a group. GroupInUse has a hint that names the way out."""
     if code != ErrorCode.NON_EMPTY_GROUP:
         return error_of(code, f"group {group!r}")
     return GroupInUse(
         f"group {group!r} has members",
         code=ErrorCode.NON_EMPTY_GROUP,
-        hint=f"stop them first; `odradek group describe {shlex.quote(group)}` lists them",
+        hint=f"stop the members first; `odradek group describe {shlex.quote(group)}` lists them",
     )
 
 
 def cluster_description(response: pb.DescribeClusterResponse) -> ClusterDescription:
-    """Return the cluster as a response describes it."""
     return ClusterDescription(
         cluster_id=response.cluster_id,
         active_controller_id=response.active_controller_id,
@@ -328,7 +331,7 @@ def _broker_description(broker: pb.ClusterBroker) -> BrokerDescription:
 
 
 def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) -> QuorumDescription:
-    """Return the metadata quorum as a response describes it. Negative numbers of the response become None."""
+    """Return the metadata quorum in a response. Negative numbers in the response mean unknown and become None."""
     return QuorumDescription(
         leader_id=quorum.leader_id,
         term=quorum.term,
@@ -348,7 +351,7 @@ def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) ->
 
 
 def feature_description(feature: pb.FeatureDescription) -> FeatureDescription:
-    """Return one feature and its levels."""
+    """Return a feature with its levels."""
     return FeatureDescription(
         name=feature.name,
         level=feature.level,
@@ -360,7 +363,9 @@ def feature_description(feature: pb.FeatureDescription) -> FeatureDescription:
 
 
 def log_dir_descriptions(broker: pb.BrokerLogDirs) -> list[LogDirDescription]:
-    """Return the data directories of one broker, or one entry with the error if the broker did not describe them."""
+    """Return the data directories of one broker. If the broker did not describe them, the result is one entry with the
+    error.
+    """
     if broker.error_code:
         error = error_of(broker.error_code, f"broker {broker.broker_id}", broker.error_message)
         return [LogDirDescription(broker_id=broker.broker_id, error=error)]
