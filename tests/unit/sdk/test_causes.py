@@ -260,6 +260,13 @@ def test_a_broker_that_responds_or_was_stopped_is_told_apart_from_one_that_is_do
     assert only(broker_causes(hands_over, 2)).what == "broker 2 is shutting down"
 
 
+def test_a_broker_with_a_full_disk_is_not_said_to_shut_down() -> None:
+    """It hands its leaderships over as one that shuts down does."""
+    full = directory(2, full_reason="no space")
+    seen = look(cluster=cluster(broker(2, is_in_shutdown=True)), directories={2: full})
+    assert "/data/2 is full" in only(broker_causes(seen, 2)).what
+
+
 def test_what_could_not_be_looked_at_is_told() -> None:
     partly = look(partitions={}, problems=("User:a needs DESCRIBE on CLUSTER",))
     assert cluster_causes(partly) == []

@@ -32,7 +32,7 @@ BILLING = GroupDescription(
 )
 
 
-def cluster() -> ClusterDescription:
+def cluster(*, is_in_shutdown: bool = False) -> ClusterDescription:
     broker = BrokerDescription(
         broker_id=1,
         broker_epoch=1,
@@ -40,7 +40,7 @@ def cluster() -> ClusterDescription:
         rack="",
         leader_count=2,
         is_fenced=False,
-        is_in_shutdown=False,
+        is_in_shutdown=is_in_shutdown,
     )
     return ClusterDescription(
         cluster_id="c",
@@ -59,7 +59,7 @@ def topic() -> TopicDescription:
 
 
 def look(at_s: float, **fields: Any) -> Look:
-    return Look(at_s=at_s, cluster=cluster(), topics=(topic(),), **fields)
+    return Look(at_s=at_s, **{"cluster": cluster(), "topics": (topic(),), **fields})
 
 
 def test_a_partition_that_had_no_leader_before_does_not_count_as_written() -> None:
@@ -75,6 +75,16 @@ def test_a_broker_that_was_silent_before_does_not_seem_to_grow() -> None:
     assert (row["bytes"], row["grows per s"]) == (1 << 30, None)
     (row,) = snapshot(look(0.0, directories=(sized,)), look(2.0, directories=(sized,)))["brokers"]
     assert row["grows per s"] == 0.0
+
+
+def test_a_broker_with_a_full_disk_is_not_said_to_stop() -> None:
+    """It hands its leaderships over as one that shuts down does."""
+    leaving = cluster(is_in_shutdown=True)
+    full = LogDirDescription(broker_id=1, path="/data", full_reason="no space")
+    (row,) = snapshot(look(0.0), look(2.0, cluster=leaving, directories=(full,)))["brokers"]
+    assert row["state"] == "disk full"
+    (row,) = snapshot(look(0.0), look(2.0, cluster=leaving))["brokers"]
+    assert row["state"] == "stopping"
 
 
 def test_a_group_whose_ends_or_offsets_are_not_known_has_no_lag() -> None:

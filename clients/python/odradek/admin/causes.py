@@ -224,9 +224,10 @@ def broker_causes(look: Look, broker_id: int) -> list[Cause]:
                 because=tuple(disks or _why_no_session(look, broker)),
             )
         ]
-    if broker.is_in_shutdown:
+    # A broker that cannot write hands its leaderships over as one that shuts down does; the disk is then the cause.
+    if broker.is_in_shutdown and not disks:
         evidence = "its leaderships are moving to other brokers"
-        return [Cause(what=f"{name} is shutting down", evidence=evidence), *disks]
+        return [Cause(what=f"{name} is shutting down", evidence=evidence)]
     process = _process(name, look.brokers_reached.get(broker_id))
     return disks if process is None else [process, *disks]
 

@@ -385,12 +385,13 @@ def snapshot(earlier: Look | None, now: Look) -> dict[str, Any]:
 def _state(is_fenced: bool, is_in_shutdown: bool, directory: LogDirDescription | None) -> str:
     if is_fenced:
         return "fenced"
+    # A broker that cannot write hands its leaderships over as one that shuts down does.
+    if directory is not None and directory.problem:
+        return "disk offline" if directory.offline_reason else "disk full"
     if is_in_shutdown:
         return "stopping"
     if directory is not None and directory.error is not None:
         return "silent"
-    if directory is not None and directory.problem:
-        return "disk offline" if directory.offline_reason else "disk full"
     return "up"
 
 
