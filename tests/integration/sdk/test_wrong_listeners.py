@@ -61,7 +61,9 @@ def test_the_sdk_at_the_kafka_listener_learns_the_grpc_address(cluster: Embedded
 
 
 def test_the_sdk_at_a_gateway_is_told_so(cluster: EmbeddedCluster) -> None:
-    assert "this is the listener HTTP of a gateway" in str(connect(address(cluster, "gateway")))
+    error = connect(address(cluster, "gateway"))
+    assert "this is the listener HTTP of a gateway" in str(error)
+    assert str(error).endswith("(listener GRPC, port 9090 by default)")
     wait_for_log(cluster, "gateway-1", "a gRPC client: this is the listener HTTP")
 
 

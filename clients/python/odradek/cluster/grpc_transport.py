@@ -78,7 +78,7 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.service_config_disable_resolution", 1),
 ]
 RESOLVE_S_MAX: Final = 0.5
-_FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*?)\)?$")
+_FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*)$")
 """The message of a Kafka listener to a gRPC client before it closes the connection."""
 _HTTP_1: Final = "http1.x server"
 """gRPC's message if an HTTP/1 server responds."""
@@ -170,7 +170,7 @@ async def translated(
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its name does not resolve on this machine")
         if farewell := _FAREWELL.search(details):
-            return WrongListener(endpoint, farewell[1], hint="")
+            return WrongListener(endpoint, _without_unmatched_brackets(farewell[1]), hint="")
         if _HTTP_1 in details:
             reason = "this is an HTTP/1 server, such as a gateway or a metrics port"
             return WrongListener(endpoint, reason)
@@ -190,6 +190,13 @@ async def translated(
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
+
+
+def _without_unmatched_brackets(text: str) -> str:
+    """Return the text without the brackets at its end that were opened before it."""
+    while text.endswith(")") and text.count(")") > text.count("("):
+        text = text[:-1]
+    return text
 
 
 def _connect_failure(endpoint: str, details: str) -> str:
