@@ -53,8 +53,10 @@ def demo(
         with cluster:
             cluster.start()
             bars.say("reading the flights meanwhile")
+            bars.update("start processes", 0, 1)
             flights = read_flights()[:records]
             cluster.wait_ready()
+            bars.update("start processes", 1, 1)
             bars.say(f"the cluster serves: {cluster.bootstrap}")
             outcome = asyncio.run(run_demo(cluster, flights, rate=rate, progress=bars.update))
     print_report(console(), outcome, flights)

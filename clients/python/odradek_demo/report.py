@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
@@ -19,12 +22,24 @@ from odradek_demo.flights import Flight
 from odradek_demo.ledger import carrier_delays
 from odradek_demo.run import Kill, Outcome
 
+SILENCE_S_MAX = 2.0
+
 
 class Bars:
-    """Progress bars, one per stage, created when the stage first reports."""
+    """Progress bars, one per stage, created when the stage first reports.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    What is no terminal gets a line when a stage begins, and then one each time that nothing was printed for
+    `SILENCE_S_MAX`.
+    """
+
+    def __init__(self, console: Console, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock_s = console, clock_s
+        self._printed_s = clock_s()
+        self._stage = ""
+        self._began_s: dict[str, float] = {}
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._ended = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, name="demo progress", daemon=True)
         self._progress = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(),
@@ -37,22 +52,41 @@ class Bars:
 
     def __enter__(self) -> Self:
         self._progress.start()
+        if not self._console.is_terminal:
+            self._ticking.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if not self._console.is_terminal:
+            self._ticking.join()
         self._progress.stop()
 
     def say(self, line: str) -> None:
         """Print a line above the bars."""
+        self._printed_s = self._clock_s()
         self._progress.console.print(line)
 
     def update(self, stage: str, done: int, total: int) -> None:
         """Set the progress of a stage."""
+        self._counts[stage] = (done, total)
         if stage not in self._tasks:
+            self._stage, self._began_s[stage] = stage, self._clock_s()
             if not self._console.is_terminal:
                 self.say(stage)
             self._tasks[stage] = self._progress.add_task(stage, total=total)
         self._progress.update(self._tasks[stage], completed=done, total=total)
+
+    def break_silence(self) -> None:
+        """Print how far the latest stage is if nothing was printed for `SILENCE_S_MAX`."""
+        now_s, stage = self._clock_s(), self._stage
+        if stage and now_s - self._printed_s >= SILENCE_S_MAX:
+            done, total = self._counts[stage]
+            self.say(f"{stage}: {done:,} of {total:,} after {now_s - self._began_s[stage]:.0f} s")
+
+    def _tick(self) -> None:
+        while not self._ended.wait(SILENCE_S_MAX / 8):
+            self.break_silence()
 
 
 def print_report(console: Console, outcome: Outcome, flights: list[Flight]) -> None:

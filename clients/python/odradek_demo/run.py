@@ -144,9 +144,11 @@ async def run_demo(
         try:
             by_rest = flights[: min(REST_RECORDS, len(flights) // 2)]
             acknowledgements.begin(time.monotonic())
+            progress("produce over REST", 0, len(by_rest))
             failed += await asyncio.to_thread(
                 send_by_rest, cluster.describe()["gateway"], TOPIC, by_rest
             )
+            progress("produce over REST", len(by_rest), len(by_rest))
             began_s = time.monotonic()
             for flight in by_rest:
                 acknowledgements.note(flight.sequence, began_s)
@@ -156,7 +158,9 @@ async def run_demo(
                 await _produce(client, by_sdk, rate, acknowledgements, failed, faults, progress)
                 produce_s = time.monotonic() - began_s
                 await killing
+            progress("catch up", 0, 1)
             await _wait_for_full_isr(client.admin)
+            progress("catch up", 1, 1)
             await faults.note_epochs_after()
             began_s = time.monotonic()
             read_back, values = await _consume(client, flights, progress)
