@@ -173,6 +173,11 @@ def _stateful_violations(found: list[Object]) -> Iterator[str]:
             yield f"{name}: no names for its pods"
         if spec.get("podManagementPolicy") != "Parallel":
             yield f"{name}: pods start one after the other"
+        rolling = spec.get("updateStrategy", {}).get("rollingUpdate", {})
+        if rolling.get("partition") != 0:
+            yield f"{name}: a pod deleted during an update may return in the old revision"
+        if "minReadySeconds" in spec:
+            yield f"{name}: an update may delete all pods that have just become ready at once"
         retention = spec.get("persistentVolumeClaimRetentionPolicy", {})
         if {retention.get("whenDeleted"), retention.get("whenScaled")} != {"Retain"}:
             yield f"{name}: volumes go with the set"
