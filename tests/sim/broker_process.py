@@ -72,7 +72,7 @@ DELETE_CHANCE = 0.02  # the chance per second and partition of a DeleteRecords
 
 
 class ObservedHost(PartitionHost):
-    """The production code's host of one replica, with hooks with which the invariants check each step."""
+    """The production code's host of one replica, with hooks for the invariants, which check each step."""
 
     __slots__ = ("life", "oracle")
 

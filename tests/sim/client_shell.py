@@ -62,8 +62,8 @@ class EndOfEpochCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCall:
-    """A client's ListOffsets request: the first offset at or after a timestamp, or for a special timestamp such as
-    OFFSET_EARLIEST.
+    """A client's ListOffsets request: the first offset at or after a timestamp, or the offset that a special
+    timestamp such as OFFSET_EARLIEST means.
     """
 
     call_id: int

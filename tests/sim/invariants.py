@@ -131,7 +131,7 @@ class Invariants:
             if value is not None and committed.setdefault(offset, value) != value:
                 self.fail(
                     "I4",
-                    f"{host.partition} offset {offset} had {committed[offset]},"
+                    f"{host.partition} offset {offset} had {committed[offset]}, "
                     f"broker {broker.broker_id} has {value}",
                 )
 
@@ -161,8 +161,8 @@ class Invariants:
             if end_offset < end:
                 self.fail(
                     "I7",
-                    f"{partition} has the high watermark {end} in epoch {leader_epoch}, but broker"
-                    f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {end_offset}",
+                    f"{partition} has the high watermark {end} in epoch {leader_epoch}, but broker "
+                    f"{broker_id} of ISR {state.isr} ELR {state.elr} has only {end_offset}",
                 )
             other = disk.logs[partition]
             other.catch_up()
@@ -192,7 +192,7 @@ class Invariants:
             if host.oracle.value_at(offset) != value and offset >= host.oracle.log_start:
                 self.fail(
                     "I5",
-                    f"{partition} offset {offset} was acknowledged as {value}, but the leader of epoch"
+                    f"{partition} offset {offset} was acknowledged as {value}, but the leader of epoch "
                     f"{epoch}, broker {broker.broker_id}, has {host.oracle.value_at(offset)}",
                 )
 
@@ -202,7 +202,7 @@ class Invariants:
             if knew and answered_in < epoch and not recovering and log_start < low_watermark:
                 self.fail(
                     "I12",
-                    f"{partition} was deleted up to {low_watermark} in epoch {answered_in}, but for"
+                    f"{partition} was deleted up to {low_watermark} in epoch {answered_in}, but for "
                     f"the leader of epoch {epoch}, broker {broker.broker_id}, it begins at "
                     f"{log_start}",
                 )
@@ -224,7 +224,7 @@ class Invariants:
         if broker.broker_id in (*state.isr, *state.elr):
             self.fail(
                 "I9",
-                f"broker {broker.broker_id} of ISR {state.isr} ELR {state.elr} truncates {partition}"
+                f"broker {broker.broker_id} of ISR {state.isr} ELR {state.elr} truncates {partition} "
                 f"at {end}, {exposed} were exposed",
             )
 
@@ -338,7 +338,7 @@ class Invariants:
             if held < exposed:
                 self.fail(
                     "I7",
-                    f"{partition} broker {broker_id} joins the ISR with log end {held}, but {exposed} were"
+                    f"{partition} broker {broker_id} joins the ISR with log end {held}, but {exposed} were "
                     "exposed",
                 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from tests.tidy.test_code_base import ROOT, sources
@@ -13,6 +14,9 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
 # These say it all in one word, the same in every process.
 _ONE_WORD = frozenset({"Serving", "Stopping", "Stopped"})
 _PLACEHOLDER = re.compile(r"%[-\d.]*[a-z]")
+# A string literal that ends a line with a word, and one that begins the next line with a word.
+_WORD_AT_END = re.compile(r"""(?<!\\)[A-Za-z}]["']$(?<!""["'])""")
+_WORD_AT_BEGIN = re.compile(r"""\s*[fr]?["'][A-Za-z{]""")
 _SPLICE = re.compile(r", (it|this|that|he|the \w+|its \w+) (is|was|has|had|cannot|does|did)\b")
 
 
@@ -66,3 +70,31 @@ def test_the_faults_of_log_messages_are_recognized() -> None:
     assert not log_message_fault("Serving")
     assert not log_message_fault("Snapshot not stored because the disk is full; the log grows")
     assert not log_message_fault("Commit of group %s failed: %s")
+
+
+def words_run_together(text: str) -> list[int]:
+    """Return the lines of source code whose string ends in a word that the string on the next line continues."""
+    lines = text.splitlines()
+    return [
+        number
+        for number, (line, following) in enumerate(pairwise(lines), 1)
+        if _WORD_AT_END.search(line) and _WORD_AT_BEGIN.match(following)
+    ]
+
+
+def test_the_parts_of_a_text_have_a_space_between_them() -> None:
+    paths = [*sources(), *(ROOT / "tests/sim").rglob("*.py")]
+    assert not [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in paths
+        for line in words_run_together(path.read_text())
+    ]
+
+
+def test_words_that_run_together_are_recognized() -> None:
+    assert words_run_together('(f"broker {broker_id}"\n f"has no log")') == [1]
+    assert words_run_together('("the log of"\n "the broker")') == [1]
+    assert not words_run_together('(f"broker {broker_id} "\n f"has no log")')
+    assert not words_run_together('("the log of"\n " the broker")')
+    assert not words_run_together('["the log",\n "the broker"]')
+    assert not words_run_together('"""A docstring"""\n"begins"')

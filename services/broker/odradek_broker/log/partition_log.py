@@ -397,7 +397,7 @@ class PartitionLog:
     def advance_log_start(self, offset: Offset) -> None:
         """Raise the log start offset, at most to the log end (DeleteRecords, or a leader's log start).
 
-        The new offset survives a kill at once, and a power loss after the next checkpoint. The next retention run
+        The new offset survives a kill from now on, and a power loss after the next checkpoint. The next retention run
         deletes the segments below it."""
         if self._move_log_start(offset) and not self._is_truncating:
             try:

@@ -153,7 +153,7 @@ class Follower:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later `on_tick` may repeat an Attach even if no other event comes before it."""
+        """Whether the follower waits for a point in time: a later `on_tick` may repeat an Attach."""
         return self._session_id is not None and self.phase in (Phase.DETACHED, Phase.ATTACHING)
 
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:

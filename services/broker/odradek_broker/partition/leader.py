@@ -317,7 +317,7 @@ class Leader:
         return self._followers.lowest_start(self._log.log_start, electable)
 
     def on_attach(self, event: AttachReceived, now_ms: int) -> list[Effect]:
-        """Check the leader epoch, the registration and the attach number, then compare the lineages (rule R3)."""
+        """Check the leader epoch, the broker epoch and the attach number, then compare the lineages (rule R3)."""
         session = event.session
         if event.leader_epoch != self.leader_epoch:
             code = (
@@ -463,7 +463,7 @@ class Leader:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later `on_tick` can have an effect even if no other event comes before it."""
+        """Whether the leader waits for a point in time: a later `on_tick` can have an effect by itself."""
         waiting = (self._produces.is_waiting, self._gate, self._markers, self._deletes)
         isr = self.isr
         return (any(waiting) or isr.is_pending) or self._followers.wait_for_time(
@@ -506,8 +506,7 @@ class Leader:
         """Return whether the follower has enough records to join the ISR.
 
         It must have reached the high watermark, because a member of the ISR may be elected. It must also have reached
-        the start of the epoch, because consumers may have seen a higher watermark at the previous leader than this one
-        has.
+        the start of the epoch, because consumers may have seen a higher watermark at the previous leader.
         """
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
 

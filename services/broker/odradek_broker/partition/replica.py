@@ -377,7 +377,7 @@ class Replica:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later Tick can have an effect even if no other event comes before it."""
+        """Whether the replica waits for a point in time: a later Tick can have an effect by itself."""
         if self._log.waits_for_flush and self.role is not Role.FAILED:
             return True
         if self._leading is not None:

@@ -498,7 +498,7 @@ class PartitionHost:
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
         self._shared.counters.truncations += 1
         _log.info(
-            "Truncated the log where it diverges from the leader's",
+            "Truncated the log where it diverges from the leader's log",
             partition=str(self),
             end_offset=effect.end_offset,
             log_end_offset=self.log.log_end_offset,
