@@ -2,11 +2,11 @@
 
 Modules import downward only, in this order (import-linter checks it):
 
-    process                        the process
-    app  http_server               the application: routes and limits; uvicorn with our limits
-    monitoring  openapi            health and metrics; openapi.json and its page
-    rest                           routes of v2 and v3, and what both share
-    auth                           authentication of callers, and requests to brokers on their behalf
-    cluster_access                 one client, one producer
+    process                        one gateway process, from start to stop
+    app  http_server               the ASGI application with its routes; uvicorn with limits for each connection
+    monitoring  openapi            health and metrics; openapi.json and the page that shows it
+    rest                           routes of v2 and v3, and the code that v2 and v3 share
+    auth                           authentication of callers, and requests to brokers on behalf of callers
+    cluster_access                 the SDK client and producer through which the gateway reaches the cluster
     errors  settings  transactional_producers
 """

@@ -62,8 +62,8 @@ Asgi = Callable[..., Awaitable[None]]
 class Limits:
     """ASGI middleware that limits running requests, adds security headers to every response, and counts responses.
 
-    It is the outermost middleware, so it also removes a trailing slash from the path: the path is then the same for
-    everything inside.
+    As the outermost middleware it also removes a trailing slash from the path, so that all inner middlewares and the
+    routes see the same path.
     """
 
     def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
@@ -98,7 +98,7 @@ class Limits:
         try:
             await self._app(scope, receive, send_with_headers)
         except Exception:
-            # This is an internal error. The server logs it; the client learns only that there is one.
+            # An internal error: uvicorn logs the exception, and the client gets status 500 without details.
             if not status:
                 body = error_body(500, "internal error: see the gateway's log")
                 await JSONResponse(body, 500)(scope, receive, send_with_headers)
@@ -110,7 +110,7 @@ class Limits:
 
 
 def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the scope without a slash at the end of its path. An encoded slash (%2F) is part of a name and is kept."""
+    """Return the scope without a slash at the end of its path. An encoded slash (%2F) is part of a name and stays."""
     raw_path = scope.get("raw_path") or scope["path"].encode()
     if raw_path == b"/" or not raw_path.endswith(b"/"):
         return scope
@@ -118,10 +118,10 @@ def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Application(FastAPI):
-    """The FastAPI application, with the openapi.json that `openapi.describe` makes."""
+    """A FastAPI application whose openapi.json comes from `openapi.describe` instead of FastAPI."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return openapi.json. It is created once, because routes do not change."""
+        """Return openapi.json as a dict. The first call creates the dict; later calls return the same one."""
         if self.openapi_schema is None:
             self.openapi_schema = describe(self)
         return self.openapi_schema
@@ -133,7 +133,10 @@ def create_app(
     instances: Instances,
     authentication: Callable[..., Asgi] | None = None,
 ) -> FastAPI:
-    """Create the application of a gateway process; `authentication` wraps it where callers must authenticate."""
+    """Create the application of a gateway process.
+
+    `authentication` makes the middleware that authenticates callers; None: callers are not authenticated.
+    """
     app = _Application(
         title="Odradek REST gateway",
         version="0.1.0",

@@ -1,8 +1,8 @@
 """A gateway's access to the cluster: one client, one producer, the admin, and waits that end when the gateway stops.
 
-When the gateway stops, a request that waits for records is answered at once with the records that have arrived.
-Streams of records are read for half of the time that requests have to end; the rest is for acknowledging what was
-read.
+When the gateway stops, a request that waits for records gets its response at once, with the records that have arrived.
+A stream of records from a client is read for the first half of `shutdown.timeout.ms`. In the second half the brokers
+acknowledge the records that were read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Waits:
     """Limits how long coroutines wait, and ends their waits when the process stops. Used only on the event loop."""
 
     def __init__(self, *, shutdown_s: float) -> None:
-        """`shutdown_s` is the time that running requests have to end."""
+        """`shutdown_s` is the longest time for which the gateway waits for running requests when it stops."""
         self.is_stopping = False
         self._shutdown_s = shutdown_s
         self._polls_end_s = self._streams_end_s = math.inf  # times on the event loop's clock
@@ -38,23 +38,23 @@ class Waits:
 
     @contextlib.asynccontextmanager
     async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:
-        """Bound the wait within a `with` block. Raises TimeoutError when the time is over or the gateway stops."""
+        """Bound the wait in an `async with` block. Raises TimeoutError after `timeout_s`, or when the gateway stops."""
         until_s = min(asyncio.get_running_loop().time() + timeout_s, self._polls_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._polls, waiting):
             yield
 
     @contextlib.asynccontextmanager
     async def stream_read(self, idle_s_max: float) -> AsyncIterator[None]:
-        """Bound the wait for more bytes of a stream within a `with` block.
+        """Bound the wait for more bytes of a stream in an `async with` block.
 
-        Raises TimeoutError if no bytes arrive in time, or the gateway stops.
+        Raises TimeoutError after `idle_s_max`, or at half of the shutdown time if the gateway stops.
         """
         until_s = min(asyncio.get_running_loop().time() + idle_s_max, self._streams_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._streams, waiting):
             yield
 
     def stop(self) -> None:
-        """End long polls at once, and reads of streams after half of the shutdown time."""
+        """End all long polls at once, and all reads of streams after half of the shutdown time."""
         self.is_stopping = True
         self._polls_end_s = asyncio.get_running_loop().time()
         self._streams_end_s = self._polls_end_s + self._shutdown_s / 2
@@ -83,7 +83,7 @@ INTERNAL_TOPICS: Final = frozenset({REGISTRY_TOPIC})
 
 
 class ClusterAccess:
-    """The gateway's own access to the cluster. `url` is the address by which other gateways reach this one."""
+    """The gateway's own access to the cluster. `url` is the address at which other gateways reach this gateway."""
 
     def __init__(self, settings: GatewaySettings, *, url: str) -> None:
         tls = None
@@ -117,7 +117,7 @@ class ClusterAccess:
 
     @property
     def admin(self) -> Admin:
-        """The client's admin: topics, configs, groups, access."""
+        """The SDK's admin client for topics, configs, groups and ACLs."""
         return self.client.admin
 
     async def topics(self) -> list[TopicDescription]:
@@ -133,7 +133,7 @@ class ClusterAccess:
         return starts[partition].offset, ends[partition].offset
 
     async def cluster_id(self) -> str:
-        """Return the cluster's id; waits at most 5 s for a first connection."""
+        """Return the cluster's id. The first call connects to a broker, and waits at most 5 s for the connection."""
         if not self.client.cluster_id:
             await self.client.connect(5.0)
         return self.client.cluster_id

@@ -46,7 +46,7 @@ class RestError(Exception):
     def __init__(
         self, status: int, error_code: int, message: str, *, ends_connection: bool = False
     ) -> None:
-        """If `ends_connection` is set, the rest of the request is not read, and the connection is closed."""
+        """If `ends_connection` is set, the gateway reads no more of the request and closes the connection."""
         super().__init__(message)
         self.ends_connection = ends_connection
         self.status = status
@@ -79,10 +79,10 @@ def rest_error_of(error: errors.OdradekError) -> RestError:
 
 
 def errors_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return a route's `responses` for these statuses. Each of them has the usual body of an error.
+    """Return FastAPI's `responses` for these statuses of a route. Each of them has the usual error body.
 
-    The body is a reference to what the route of /metrics describes. For a `model` FastAPI would make a validator for
-    each status of each route, 0.2 s of CPU at each start, although nothing is validated by them.
+    Each body is a reference to the schema that the route /metrics defines. With `model` instead, FastAPI would make a
+    validator for each status of each route, which costs 0.2 s of CPU at each start, and would never use them.
     """
     schema = {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}
     return {
@@ -98,9 +98,9 @@ def error_body(status: int, message: str, error_code: int | None = None) -> dict
 async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
     """Respond to a RestError or an error of the SDK.
 
-    An unknown topic has one of two codes, as in Kafka's REST proxies. It is 40403 (UNKNOWN_TOPIC_OR_PARTITION) in v3,
-    and in v2 where the topic itself is described. It is 40401 in the other routes of v2, and in the routes `records`,
-    `records:batch` and `transactions` of v3, which write records.
+    The error code for an unknown topic depends on the route, as in Kafka's REST proxies. It is 40401 in v2 and in the
+    v3 routes that write records (`records`, `records:batch`, `transactions`). It is 40403 (UNKNOWN_TOPIC_OR_PARTITION)
+    in all other v3 routes and in `GET /topics/{topic}` of v2.
     """
     if isinstance(error, errors.UnknownTopic):
         is_described = _DESCRIBED.fullmatch(f"{request.method} {request.url.path}")
@@ -117,7 +117,7 @@ async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Respond to Starlette's errors: unknown paths, wrong methods."""
+    """Respond to Starlette's HTTP errors, such as an unknown path (404) or a wrong method (405)."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:
@@ -127,13 +127,13 @@ async def on_http_exception(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_timeout(_request: Request, _error: Exception) -> JSONResponse:
-    """Respond 503: the cluster took longer than a request may take."""
+    """Respond 503, because the cluster did not respond within the time limit of a request."""
     body = error_body(503, "the cluster did not respond in time", KAFKA_RETRIABLE_ERROR)
     return JSONResponse(body, 503, headers={"Retry-After": "1"})
 
 
 async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
-    """Respond 422 to a body or parameter that does not fit its schema; the message names the first wrong place."""
+    """Respond 422 to a body or parameter that does not match its schema; the message names the first wrong field."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
@@ -142,8 +142,8 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_disconnect(_request: Request, _error: Exception) -> Response:
-    """Handle a client that disconnected while it sent its request.
+    """Return a response for a client that disconnected while it sent its request.
 
-    Nothing was done, and no client reads the response.
+    The request had no effect, and nobody reads the response.
     """
     return Response(status_code=400)

@@ -1,5 +1,5 @@
-"""The HTTP server: uvicorn, with renewed TLS certificates, access to the peer's certificate, and limits for each
-peer.
+"""The HTTP server: uvicorn with limits for each connection. It reloads renewed TLS certificates, and gives the
+application the client's certificate.
 
 A connection is closed if
 
@@ -8,9 +8,9 @@ A connection is closed if
   request within HEAD_S_MAX after its first byte (slowloris);
 - the client reads nothing of a response for STALLED_S_MAX.
 
-The response to a head above HEAD_BYTES_MAX is 431. When the server stops, idle connections are closed at once, the
-others after their present response. If a client does not end its TLS session within GOODBYE_S_MAX, its connection is
-aborted (clients with a connection pool do not send close_notify).
+A head above HEAD_BYTES_MAX gets status 431. When the server stops, idle connections are closed at once, and all others
+after their current response. If a client does not end its TLS session within GOODBYE_S_MAX, its connection is aborted:
+clients with a connection pool do not send close_notify.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _audit = event_log("odradek_gateway.audit")
 
 
 def _advice_with_tls(protocol: str) -> str:
-    """Return the text for a client that connects without TLS: it says what this listener expects."""
-    wanted = "it speaks HTTPS: use https:// instead of http://"
-    return f"{_HERE}: {wanted if protocol == HTTP else _ADVICE[protocol]}"
+    """Return the text that is sent to a client of this protocol if it connects without TLS to a port with TLS."""
+    use_https = "it speaks HTTPS: use https:// instead of http://"
+    return f"{_HERE}: {use_https if protocol == HTTP else _ADVICE[protocol]}"
 
 
 class _HeadTooLarge(Exception):
-    """Raised within the parser to stop it, because the headers of a request are larger than HEAD_BYTES_MAX."""
+    """Raised in a callback of the parser to stop parsing, because a request's head is larger than HEAD_BYTES_MAX."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """One connection of a client. It counts the bytes of a request's headers itself, because uvicorn's parser has no
-    limit.
+    """One connection of a client. It counts the bytes of each request's headers, because uvicorn's parser does not
+    limit them.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -93,7 +93,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_timer = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-        else:  # an earlier request of this connection is still handled; this one is read after it
+        else:  # uvicorn reads this request only after the response to the connection's previous request
             self._expect_head()
 
     def _head_ends(self) -> None:
@@ -115,7 +115,9 @@ class _Protocol(HttpToolsProtocol):
             self._refuse_head()
 
     def _is_foreign(self, first: bytes) -> bool:
-        """Return whether the client speaks another protocol; if so, send it an explanation and close the connection."""
+        """Return whether the client speaks another protocol than HTTP. If so, send the client an explanation in its
+        protocol, and close the connection.
+        """
         protocol = recognize(first)
         if protocol is None or protocol == HTTP:
             return False
@@ -153,9 +155,9 @@ class _Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
-        """Start the request.
+        """Start to handle the request.
 
-        Probes are served however many connections there are, because a refused probe would cause a restart.
+        The limit of connections does not apply to health probes: a refused probe would cause a restart.
         """
         self._unparsed_bytes = 0
         self._is_in_head = False
@@ -170,7 +172,7 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Respond 431 to a head that is too large, 400 to other bytes that the parser refuses."""
+        """Respond 431 if the head is too large, and 400 to any other bytes that the parser refuses."""
         if self._head_bytes > HEAD_BYTES_MAX:
             self._refuse_head()
         else:
@@ -185,12 +187,12 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
     def pause_writing(self) -> None:
-        """Start the timer for a client that does not read its response."""
+        """Start the timer that closes the connection if the client does not read its response."""
         super().pause_writing()
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """Stop the timer of `pause_writing`, because the client reads."""
+        """Stop the timer that `pause_writing` started, because the client reads again."""
         self._stop_stall_timer()
         super().resume_writing()
 
@@ -233,7 +235,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Introduced:
-    """ASGI middleware that puts the connection's certificate into the scope of each request."""
+    """ASGI middleware that puts the client certificate of its connection into the scope of each request."""
 
     __slots__ = ("_app", "_certificate")
 
@@ -266,7 +268,7 @@ class _Config(uvicorn.Config):
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server. The process opens its listening socket, and handles the signals."""
+    """uvicorn's server, but it neither opens its listening socket nor handles signals: GatewayProcess does."""
 
     def __init__(self, app: Any, settings: GatewaySettings, *, connections_max: int) -> None:
         self._refusals = RefusalLines()
@@ -288,8 +290,8 @@ class HttpServer(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen as uvicorn does, but with a time limit for TLS handshakes; uvicorn's is the event loop's 60 s."""
-        assert sockets is not None, "the process takes the port"
+        """Listen as uvicorn does, but with HANDSHAKE_S_MAX for TLS handshakes instead of the event loop's 60 s."""
+        assert sockets is not None, "the gateway process opens the listening socket"
         config, loop = self.config, asyncio.get_running_loop()
         await self.lifespan.startup()
 
@@ -301,7 +303,7 @@ class HttpServer(uvicorn.Server):
         self.servers = [
             await loop.create_server(new_connection, sock=listening, backlog=config.backlog)
             if config.ssl is None
-            # uvicorn closes its servers and waits for them. A TlsServer supports that, too.
+            # uvicorn calls only close() and wait_closed() of its servers. TlsServer has both methods.
             else cast(
                 "asyncio.Server",
                 TlsServer(
@@ -321,5 +323,5 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Capture no signals: uvicorn's handlers would hide them from the process, which must end long polls."""
+        """Install no signal handlers: the gateway process needs the signals itself, to end long polls."""
         yield

@@ -1,9 +1,9 @@
 """Health and metrics of a gateway: `/livez`, `/readyz`, `/_health` and `/metrics`.
 
-`/metrics` shows this gateway's own requests, and the cluster under kafka_exporter's names, which existing dashboards
-and alerts read as they are. The gateway asks the brokers at each scrape; concurrent scrapes share one result. The
-requests for offsets and for groups each have a time limit: if one fails, the metric families that need it are left
-out, and odradek_gateway_scrape_failed shows the failure.
+`/metrics` shows the requests that this gateway served, and the state of the cluster. The cluster's metrics have the
+names of kafka_exporter, so existing dashboards and alerts work unchanged. The gateway reads the state from the brokers
+at each scrape; concurrent scrapes share one result. The reads of offsets and of groups have a time limit. If such a
+read fails, the metric families that need its result are missing, and odradek_gateway_scrape_failed is 1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What one scrape has read from the cluster. A part that is None could not be read in time."""
+    """The state of the cluster that one scrape has read. A field is None if it could not be read in time."""
 
     brokers: list[Broker]
     topics: list[TopicDescription]
@@ -68,19 +68,22 @@ class Snapshot:
 
 
 class ClusterMetrics:
-    """Metrics of the cluster as kafka_exporter shows them, requested from the brokers at each scrape."""
+    """Metrics of the cluster with the names of kafka_exporter, read from the brokers at each scrape."""
 
     def __init__(self, cluster: ClusterAccess) -> None:
         self._cluster = cluster
-        self._asking: asyncio.Task[Snapshot] | None = None
+        self._reading: asyncio.Task[Snapshot] | None = None
 
     async def families(self) -> list[GaugeMetricFamily]:
-        """Return the metric families of the cluster as it is now. Raises an OdradekError when no broker responds."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(), name="metrics of the cluster")
-        return await run_in_turns(families_of(await asyncio.shield(self._asking)))
+        """Return the cluster's current metric families. Raises an OdradekError if no broker responds.
 
-    async def _ask(self) -> Snapshot:
+        A call while another one reads the state waits for the other's result.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="metrics of the cluster")
+        return await run_in_turns(families_of(await asyncio.shield(self._reading)))
+
+    async def _read(self) -> Snapshot:
         admin = self._cluster.admin
         brokers, topics = await asyncio.gather(
             admin.list_brokers(), admin.list_topics(include_internal=True)
@@ -104,24 +107,24 @@ class ClusterMetrics:
         admin = self._cluster.admin
         progress: dict[str, GroupProgress] = {}
 
-        async def ask(listing: GroupListing) -> None:
+        async def read(listing: GroupListing) -> None:
             try:
                 described = await admin.describe_group(listing.group)
                 offsets = await admin.group_offsets(listing.group)
             except OdradekError as error:
                 if error.retriable:
                     raise
-                return  # the topic was deleted, or the gateway may not describe it
+                return  # the group or one of its topics was deleted, or the gateway may not describe the group
             progress[listing.group] = GroupProgress(members=len(described.members), offsets=offsets)
 
-        await ask_for_each(await admin.list_groups(), ask)
+        await ask_for_each(await admin.list_groups(), read)
         return progress
 
 
-async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
+async def _bounded(part: str, reading: Awaitable[T]) -> T | None:
     try:
         async with asyncio.timeout(_PART_S):
-            return await asking
+            return await reading
     except (OdradekError, TimeoutError) as error:
         _log.warning(
             "Metrics response is incomplete, because the brokers did not return one part",
@@ -132,7 +135,9 @@ async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
 
 
 def families_of(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetricFamily]]:
-    """Return the snapshot as metric families. Other tasks get a turn after each partition."""
+    """Return the snapshot as metric families. The generator yields after each partition, so that its caller can let
+    other tasks run.
+    """
     brokers = GaugeMetricFamily("kafka_brokers", "Number of brokers in the cluster")
     brokers.add_metric([], len(snapshot.brokers))
     info = GaugeMetricFamily("kafka_broker_info", "Brokers", labels=["id", "address"])
@@ -211,7 +216,7 @@ def _group_families(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetri
         for at, offset in progress.offsets.items():
             current.add_metric([group, at.topic, str(at.partition)], offset)
             current_of[at.topic] += offset
-            if at in ends:  # otherwise its topic was deleted, or it has no leader now
+            if at in ends:  # otherwise the topic was deleted, or the partition has no leader now
                 behind = max(0, ends[at] - offset)
                 lag.add_metric([group, at.topic, str(at.partition)], behind)
                 lag_of[at.topic] += behind
@@ -228,7 +233,7 @@ _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 class RequestMetrics:
     """Metrics of the requests that this gateway served.
 
-    Labels are methods and statuses, never paths, so they are bounded.
+    The labels are the method and the status, never the path, so the number of label values is bounded.
     """
 
     def __init__(self) -> None:
@@ -242,7 +247,7 @@ class RequestMetrics:
         )
         self._latency = Histogram(
             "odradek_gateway_request_latency_seconds",
-            "From the request's head to the end of its response; long polls count with their wait",
+            "Time from the request's head to the end of its response, including the wait of a long poll",
             ["method"],
             buckets=_BUCKETS_S,
             registry=self.registry,
@@ -257,7 +262,7 @@ class RequestMetrics:
         )
 
     def responded(self, method: str, status: int, took_s: float) -> None:
-        """Count a finished request. Status 0 means that it ended without a response."""
+        """Count a finished request. Status 0 means that the request ended without a response."""
         label = method if method in _METHODS else "other"
         self._requests.labels(label, str(status)).inc()
         self._latency.labels(label).observe(took_s)
@@ -271,7 +276,7 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(BaseModel):
-    """The state of the gateway: `ok`, or a description of the problem."""
+    """The health of the gateway: `status` is `ok` or a short description of the problem, `reason` gives details."""
 
     status: str
     reason: str | None = None
@@ -285,7 +290,7 @@ async def livez() -> Health:
 
 @router.get("/_health", response_model=Health, response_model_exclude_none=True)
 async def health() -> Health:
-    """Succeed while the event loop runs, like /livez; this is Karapace's name for it."""
+    """Succeed while the event loop runs, like /livez. Karapace's REST proxy has its health check at this path."""
     return Health(status="ok")
 
 
@@ -301,7 +306,8 @@ async def readyz(cluster: Cluster) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-# Every gateway has this route, so its model is the one by which openapi.json describes the body of errors.
+# Every gateway has this route, so here the model puts the error body's schema into openapi.json; `errors_of` refers to
+# that schema.
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorBody} for status in (429, 500, 503)
 }
@@ -309,7 +315,9 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=_ERRORS)
 async def metrics(request: Request) -> Response:
-    """Show brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
+    """Return Prometheus metrics of brokers, topics, partitions and groups (with kafka_exporter's names), and of this
+    gateway.
+    """
     state = request.app.state
     families = [*await state.cluster_metrics.families(), *state.certificate_expiry.families()]
     state.request_metrics.instances.set(len(state.instances))
@@ -317,7 +325,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def _exposition(families: Iterable[Metric], own: RequestMetrics) -> AsyncIterator[bytes]:
-    """Yield the families as text, in pieces with turns for other requests in between."""
+    """Yield the families as text in pieces. Other requests get a turn on the event loop after each piece."""
     for family in families:
         for piece in exposition_pieces(family):
             yield piece
@@ -326,9 +334,10 @@ async def _exposition(families: Iterable[Metric], own: RequestMetrics) -> AsyncI
 
 
 def exposition_pieces(family: Metric) -> Iterator[bytes]:
-    """Yield one family as text; only the first piece has its lines HELP and TYPE.
+    """Yield one family as text in pieces; only the first piece has the lines HELP and TYPE.
 
-    The family is empty afterwards: to free all samples of a large cluster at once would take tens of milliseconds.
+    The function removes the samples from the family piece by piece, because freeing all samples of a large cluster at
+    once would block the event loop for tens of milliseconds.
     """
     samples: list[Any] = family.samples
     family.samples = []
@@ -342,12 +351,11 @@ def exposition_pieces(family: Metric) -> Iterator[bytes]:
 
 
 class _Collected(CollectorRegistry):
-    """A registry with a single metric family that was already made."""
+    """A registry that returns one given metric family, in the form that `generate_latest` needs."""
 
     def __init__(self, family: Metric) -> None:
         super().__init__()
         self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        """Return the family."""
         return [self._family]

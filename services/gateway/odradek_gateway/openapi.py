@@ -1,7 +1,7 @@
 """openapi.json, the methods that each path allows, and the docs page.
 
-The docs page is Swagger UI: it shows openapi.json and sends requests. All of its files come from the gateway, so it
-works without the internet; its content security policy allows nothing else.
+The docs page is Swagger UI, which shows openapi.json and can send requests. The gateway serves all files of the page,
+so the page works without internet access. The page's content security policy allows files of the gateway only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RECORDS: Final = "/consumers/{group}/instances/{instance}/records"
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Return FastAPI's openapi.json, with each response of v2 listed under all media types that it may have."""
+    """Return the openapi.json that FastAPI makes. For each v2 response, list all media types that it may have."""
     described = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -41,9 +41,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 class AllowedMethods:
-    """The methods of each path, for the header `Allow`.
+    """The methods that each path allows, for the header `Allow`.
 
-    Several routes share a path, and each knows only its own method.
+    Several routes may share a path, and FastAPI's error for a wrong method names the methods of one route only.
     """
 
     def __init__(self, routers: Iterable[APIRouter]) -> None:
@@ -55,7 +55,7 @@ class AllowedMethods:
                 methods |= route.methods or set()
 
     def of(self, path: str) -> list[str]:
-        """Return the methods of the first path pattern that matches, in the order in which routes are matched."""
+        """Return the methods of the first path pattern that matches `path`, sorted; none if no pattern matches."""
         for pattern, methods in self._methods.values():
             if pattern.fullmatch(path):
                 return sorted(methods)
@@ -97,13 +97,13 @@ PAGE_FILES: Final = ("swagger-ui.css", "swagger-ui-bundle.js", "start.js")
 
 @router.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
 def openapi_json(request: Request) -> JSONResponse:
-    """Return openapi.json. It is made for the first request; a thread does that, so that others need not wait."""
+    """Return openapi.json. FastAPI runs this plain function in a thread, because the first call takes long."""
     return JSONResponse(request.app.openapi())
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Return the page that shows every operation and sends requests from the browser."""
+    """Return the web page that shows every operation, and from which users can send requests."""
     return HTMLResponse(page_of(request.app.title), headers={"content-security-policy": _POLICY})
 
 
@@ -116,12 +116,12 @@ def docs_file(name: str) -> Response:
 
 
 def page_of(title: str) -> str:
-    """Return the docs page, which loads PAGE_FILES from `docs/` and `openapi.json` beside it."""
+    """Return the HTML of the docs page. It loads PAGE_FILES from `docs/`, and `openapi.json`."""
     return _PAGE.replace("TITLE", escape(title))
 
 
 def page_file(name: str) -> bytes:
-    """Return one of PAGE_FILES. Swagger UI itself comes with the package fastapi-offline."""
+    """Return the content of one of PAGE_FILES. The files of Swagger UI come from the package fastapi-offline."""
     if name == "start.js":
         return _START
     return (resources.files("fastapi_offline") / "static" / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The gateway process: one client to the cluster, one producer, one HTTP server."""
+"""The gateway process: it runs one HTTP server, and reaches the cluster through one client and one producer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLOSE_S_MAX = 10.0
 
 
 class GatewayProcess:
-    """One gateway process, from its settings to its end; `run` serves requests."""
+    """One gateway process. `run` serves requests until the process stops."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         """Raises JwksRefused if the JWKS file cannot be used."""
@@ -51,8 +51,8 @@ class GatewayProcess:
 
     @contextlib.asynccontextmanager
     async def _accesses(self, cluster: ClusterAccess) -> AsyncIterator[CallerAccesses | None]:
-        """Yield the accesses of callers, or None without authentication, where all requests use the gateway's own
-        access.
+        """Yield the accesses to the cluster by caller. Without authentication yield None: all requests then use the
+        gateway's own access.
         """
         if not self._settings.authentication_methods:
             yield None
@@ -85,7 +85,7 @@ class GatewayProcess:
         )
 
     async def run(self, stop: StopRequest) -> None:
-        """Serve until `stop` is set, then let the running requests end."""
+        """Serve requests until `stop` is set, then wait for the running requests, at most `shutdown.timeout.ms`."""
         settings = self._settings
         host, port = settings.host_and_port
         listening = open_port(ListenerAddress(name="HTTP", host=host, port=port))
@@ -124,7 +124,9 @@ async def _serve(server: HttpServer, listening: socket.socket) -> None:
 
 
 def _tls_to_others(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Return the TLS context for requests to other gateways, with their CA and our own certificate."""
+    """Return the TLS context for requests to other gateways: it presents this gateway's certificate and trusts
+    `http.ssl.ca.location`. Return None if the HTTP port has no TLS.
+    """
     if not settings.http_ssl_certificate:
         return None
     context = ssl.create_default_context(cafile=settings.http_ssl_ca or None)

@@ -45,40 +45,40 @@ class GatewaySettings:
     )
     advertised_url: str = setting(
         "advertised.url",
-        "URL by which other gateways reach this one. Empty: http:// or https:// with the address "
+        "URL at which other gateways reach this gateway. Empty: http:// or https:// with the address "
         "of `listen`.",
         default="",
     )
     advertised_tls_name: str = setting(
         "advertised.tls.name",
-        "Name in every gateway's certificate, for an advertised.url whose address changes;"
-        " empty: the certificate must have the URL's host.",
+        "Name that the certificates of all gateways contain. Set it if the host of advertised.url changes,"
+        " for example with a pod's IP address. Empty: a gateway's certificate must contain the host of its"
+        " advertised.url.",
         default="",
     )
     http_allowed_hosts: tuple[str, ...] = setting(
         "http.allowed.hosts",
-        "Host names that requests may have in their Host header, besides loopback names, IP "
-        "addresses and the host of advertised.url;"
-        " *: any. With TLS any name is allowed, since the certificate proves it.",
+        "Host names that the Host header of a request may contain. Loopback names, IP addresses and the"
+        " host of advertised.url are always allowed; * allows any name. With TLS any name is allowed,"
+        " because the client checks the name against the certificate.",
         default=(),
     )
     http_allowed_origins: tuple[str, ...] = setting(
         "http.allowed.origins",
-        "Web sites whose pages may send requests from a browser (https://site.example, CORS); *: "
-        "any. Other programs"
-        " are not affected.",
+        "Origins of web sites (https://site.example) whose pages may send requests to the gateway from a"
+        " browser; * allows any site. Programs other than browsers are not affected.",
         default=(),
     )
     log_format: str = setting(
         "log.format",
-        "Format of the process's own log: json has one object per line, text one readable line. auto is text on a"
-        " terminal and json elsewhere.",
+        "Format of the process's log: json writes one JSON object per line, text writes readable lines. auto uses"
+        " text on a terminal and json elsewhere.",
         default="auto",
         choices=LOG_FORMATS,
     )
     log_level: str = setting(
         "log.level",
-        "Lowest level of log messages that are written.",
+        "Log messages below this level are not written.",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
@@ -88,85 +88,89 @@ class GatewaySettings:
         default="",
     )
     ssl_key: str = setting(
-        "ssl.key.location", "PEM file with the private key of that certificate.", default=""
+        "ssl.key.location",
+        "PEM file with the private key of ssl.certificate.location.",
+        default="",
     )
     ssl_ca: str = setting(
         "ssl.ca.location",
         "PEM file with the certificate authority that signs the brokers' certificates.",
         default="",
     )
-    v2_enable: bool = setting("api.v2.enable", "Serve REST v2.", default=True)
-    v3_enable: bool = setting("api.v3.enable", "Serve REST v3.", default=True)
+    v2_enable: bool = setting("api.v2.enable", "Serve Confluent's REST API v2.", default=True)
+    v3_enable: bool = setting("api.v3.enable", "Serve Confluent's REST API v3.", default=True)
     body_bytes_max: int = setting(
         "request.body.bytes.max",
-        "Size of the largest body of a v2 produce request. Bodies without records have at most 4 MiB.",
+        "Largest body of a v2 produce request; a larger one gets status 413. The limit for bodies without records"
+        " is 4 MiB.",
         default=64 << 20,
         unit="bytes",
         minimum=1_024,
     )
     bodies_bytes_max: int = setting(
         "request.bodies.bytes.max",
-        "Most bytes of the bodies of all running requests together. Beyond it, requests get "
-        "status 429. Streams of records"
-        " are exempt.",
+        "Limit for the bodies of all running requests together. A request that would exceed it gets status 429."
+        " Streams of records do not count.",
         default=256 << 20,
         unit="bytes",
         minimum=1_024,
     )
     body_idle_timeout_ms: int = setting(
         "request.body.idle.timeout.ms",
-        "A request whose body stops arriving for this long gets status 408. Streams of records "
-        "are exempt.",
+        "A request gets status 408 if nothing of its body arrives for this long. Streams of records have their"
+        " own limit, request.stream.idle.timeout.ms.",
         default=30_000,
         unit="ms",
         minimum=100,
     )
     stream_idle_timeout_ms: int = setting(
         "request.stream.idle.timeout.ms",
-        "A client's stream of records that sends nothing for this long ends with status 408.",
+        "A client's stream of records (POST /v3/.../records) ends with error 408 if the client sends nothing"
+        " for this long.",
         default=600_000,
         unit="ms",
         minimum=100,
     )
     record_bytes_max: int = setting(
         "record.bytes.max",
-        "Size of the largest JSON text of one record in a stream or a long body, and of a batch.",
+        "Largest JSON text of one record in a stream of records or in a body above 256 KiB, and largest body"
+        " of a v3 batch (records:batch).",
         default=8 << 20,
         unit="bytes",
         minimum=1_024,
     )
     requests_max: int = setting(
         "requests.max",
-        "Most requests that run at once. Further ones get status 429.",
+        "Largest number of requests that run at once. Further requests get status 429.",
         default=2_000,
         minimum=1,
     )
     consumer_instance_timeout_ms: int = setting(
         "consumer.instance.timeout.ms",
-        "A consumer instance that gets no request for this long is closed.",
+        "A REST v2 consumer instance is closed if it gets no request for this long.",
         default=300_000,
         unit="ms",
         minimum=1_000,
     )
     consumer_request_timeout_ms_max: int = setting(
         "consumer.request.timeout.ms.max",
-        "Longest time that a request may wait for records. A request that asks for a longer wait "
-        "gets this one.",
+        "Longest time that a v2 read request may wait for records. A longer timeout in a request is reduced"
+        " to this value.",
         default=60_000,
         unit="ms",
         minimum=0,
     )
     consumer_instances_max: int = setting(
         "consumer.instances.max",
-        "Most open consumer instances of one gateway. Each that was read in the last seconds holds a "
-        "fetch stream, of which a broker grants 2,048 to each principal.",
+        "Largest number of open consumer instances of one gateway. Each instance that was read in the last"
+        " seconds needs a fetch stream; a broker allows 2,048 fetch streams per principal.",
         default=10_000,
         minimum=1,
     )
     consumer_prefetch_bytes_max: int = setting(
         "consumer.prefetch.bytes.max",
-        "Bytes of records that a consumer instance fetches ahead from each broker while a client "
-        "reads from it.",
+        "Most bytes of records that a consumer instance fetches ahead from each broker while a client reads"
+        " from the instance.",
         default=1 << 20,
         unit="bytes",
         minimum=1 << 20,
@@ -174,7 +178,7 @@ class GatewaySettings:
     )
     shutdown_timeout_ms: int = setting(
         "shutdown.timeout.ms",
-        "How long running requests may take to end when the gateway stops.",
+        "How long a stopping gateway waits for running requests before it ends them.",
         default=10_000,
         unit="ms",
         minimum=0,
@@ -182,7 +186,7 @@ class GatewaySettings:
 
     http_ssl_certificate: str = setting(
         "http.ssl.certificate.location",
-        "PEM file with the certificate of the HTTP port. Empty: HTTP without TLS.",
+        "PEM file with the certificate of the HTTP port. Empty: the port has no TLS.",
         default="",
     )
     http_ssl_key: str = setting(
@@ -204,8 +208,8 @@ class GatewaySettings:
     )
     authentication_methods: tuple[str, ...] = setting(
         "authentication.methods",
-        "Ways to authenticate callers: bearer, basic, mtls. None: callers are not authenticated, and the gateway"
-        " acts as itself.",
+        "Ways in which callers may authenticate, out of bearer, basic and mtls. Empty: callers are not"
+        " authenticated, and all requests have the rights of the gateway.",
         default=(),
     )
     jwks: str = setting(
@@ -213,13 +217,15 @@ class GatewaySettings:
         "JWKS file with the keys by which bearer tokens are verified.",
         default="",
     )
-    jwt_issuer: str = setting("jwt.issuer", "Required issuer of a bearer token (iss).", default="")
+    jwt_issuer: str = setting(
+        "jwt.issuer", "Issuer (claim iss) that a bearer token must have.", default=""
+    )
     jwt_audience: str = setting(
-        "jwt.audience", "Required audience of a bearer token (aud).", default=""
+        "jwt.audience", "Audience (claim aud) that a bearer token must have.", default=""
     )
     jwt_algorithms: tuple[str, ...] = setting(
         "jwt.algorithms",
-        f"Signature algorithms that are accepted in bearer tokens, out of {', '.join(ALGORITHMS)}.",
+        f"Signature algorithms that bearer tokens may use, out of {', '.join(ALGORITHMS)}.",
         default=("RS256", "ES256", "EdDSA"),
     )
     jwt_principal_claim: str = setting(
@@ -227,22 +233,22 @@ class GatewaySettings:
     )
     jwt_leeway_ms: int = setting(
         "jwt.leeway.ms",
-        "How far the clocks of issuer and gateway may differ.",
+        "How far the clocks of the token issuer and the gateway may differ.",
         default=30_000,
         unit="ms",
         minimum=0,
     )
     basic_mechanism: str = setting(
         "basic.sasl.mechanism",
-        "SASL mechanism by which the gateway checks a name and password (basic authentication) "
-        "with a broker.",
+        "SASL mechanism with which the gateway checks the name and password of basic authentication at a"
+        " broker.",
         default="SCRAM-SHA-512",
         choices=_MECHANISMS,
     )
     basic_cache_ms: int = setting(
         "basic.cache.ms",
-        "How long a checked password is cached. A deleted user can still log in for at most this "
-        "long.",
+        "How long a successful login with name and password is cached. A deleted user can still log in for at"
+        " most this long.",
         default=5_000,
         unit="ms",
         minimum=0,
@@ -250,30 +256,30 @@ class GatewaySettings:
     )
     delegation_principals: tuple[str, ...] = setting(
         "delegation.principals",
-        "Principals of the other gateways' certificates, which may pass a caller's request on, separated"
-        " by semicolons; needed with TLS and more than one gateway.",
+        "Principals of the certificates of the other gateways, separated by semicolons. A request that one of"
+        " these gateways passes on acts with the rights of its original caller. Required with TLS and more than"
+        " one gateway.",
         default=(),
         parse=_principals,
     )
     callers_max: int = setting(
         "callers.max",
-        "Most callers for which the gateway keeps streams to brokers. Beyond it, the streams of "
-        "the caller that was idle"
-        " for the longest time are closed.",
+        "Number of callers for which the gateway keeps streams to brokers. If there are more callers, the"
+        " gateway closes the streams of those that were idle for the longest time.",
         default=1_000,
         minimum=1,
     )
     requests_per_second_max: int = setting(
         "requests.per.second.max",
-        "Most requests a second of one caller, with bursts of ten times as many. Further ones "
-        "get status 429. 0: no limit.",
+        "Requests per second that one caller may send, with bursts of up to ten times as many. Further requests"
+        " get status 429. 0: no limit.",
         default=0,
         minimum=0,
     )
     failed_logins_per_minute_max: int = setting(
         "failed.logins.per.minute.max",
-        "Most failed logins a minute of one user from one address. Further logins get status "
-        "429, and the password is not checked.",
+        "Failed logins per minute that are allowed for one user from one address. Further logins get status"
+        " 429, and their password is not checked.",
         default=60,
         minimum=1,
     )
@@ -285,26 +291,28 @@ class GatewaySettings:
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """The host and port of the HTTP listener."""
+        """The host and the port of `listen`; an IPv6 address has no brackets."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
 
     def known_hosts(self) -> tuple[str, ...]:
-        """Return the names by which clients reach this gateway; `*` stands for any name."""
+        """Return the host names at which clients may reach this gateway; `*` means any name."""
         if self.http_ssl_certificate:
             return ("*",)
         own = (self.host_and_port[0], urlsplit(self.advertised_url).hostname or "")
         return (*self.http_allowed_hosts, *(name for name in own if name))
 
     def check(self, *, insecure: bool) -> None:
-        """Raise SettingsError for settings that contradict each other."""
+        """Raise SettingsError if settings contradict each other, or if the HTTP port would be open to other machines
+        without TLS and authentication; `insecure` allows such a port.
+        """
         self._check_authentication(
             shows_certificate=bool(self.ssl_ca and self.ssl_certificate and self.ssl_key)
         )
         if self.bodies_bytes_max < self.body_bytes_max:
             raise SettingsError(
                 "request.bodies.bytes.max is below request.body.bytes.max, so the largest body could not be"
-                " read: raise the first or lower the second"
+                " read: raise request.bodies.bytes.max or lower request.body.bytes.max"
             )
         self._refuse_open(self.host_and_port[0], insecure=insecure)
 
@@ -330,11 +338,12 @@ class GatewaySettings:
             )
         if self.http_ssl_client_auth != "none" and not self.http_ssl_ca:
             raise SettingsError(
-                "http.ssl.client.auth is set, but http.ssl.ca.location is not: set it, too"
+                "http.ssl.client.auth is set, but http.ssl.ca.location is not: set http.ssl.ca.location, too"
             )
         if self.http_ssl_client_auth != "none" and not self.http_ssl_certificate:
             raise SettingsError(
-                "http.ssl.client.auth is set, but http.ssl.certificate.location is not: set it, too"
+                "http.ssl.client.auth is set, but http.ssl.certificate.location is not: set"
+                " http.ssl.certificate.location, too"
             )
         if MTLS in methods and self.http_ssl_client_auth == "none":
             raise SettingsError(
@@ -349,34 +358,35 @@ class GatewaySettings:
             ):
                 if not value:
                     raise SettingsError(
-                        f"authentication.methods contains bearer, but {name} is not set: set it, too"
+                        f"authentication.methods contains bearer, but {name} is not set: set {name}, too"
                     )
         if methods and not shows_certificate:
             raise SettingsError(
                 "authentication.methods needs ssl.certificate.location, ssl.key.location and"
-                " ssl.ca.location: brokers let a gateway act for its callers only if its"
-                " certificate is in their setting delegation.principals"
+                " ssl.ca.location: set all three. Brokers let a gateway act for its callers only if the"
+                " principal of its certificate is in the brokers' setting delegation.principals"
             )
 
     def _refuse_open(self, host: str, *, insecure: bool) -> None:
-        """Raise SettingsError for a port beyond loopback without TLS or without authentication."""
+        """Raise SettingsError if the HTTP port is reachable from other machines without TLS or authentication."""
         if insecure or is_loopback(host):
             return
-        for missing, way in (
+        for missing, name in (
             (not self.http_ssl_certificate, "http.ssl.certificate.location"),
             (not self.authentication_methods, "authentication.methods"),
         ):
             if missing:
                 raise SettingsError(
-                    f"the HTTP port on {host} is reachable from other machines: set {way}, listen on"
-                    f" 127.0.0.1, or accept that everybody may read and write with --insecure"
+                    f"the HTTP port on {host} is reachable from other machines: set {name}, listen on"
+                    f" 127.0.0.1, or pass --insecure to accept that everybody may read and write"
                 )
 
     @property
     def http_tls_paths(self) -> tuple[Path, Path, Path]:
-        """Return the paths of certificate, key and CA.
+        """The paths of the HTTP port's certificate, key and CA.
 
-        The CA is only read if clients must or may present certificates.
+        Without http.ssl.ca.location the CA is the certificate's path. The TLS context reads the CA only if
+        http.ssl.client.auth is not none, and then http.ssl.ca.location is set.
         """
         certificate = Path(self.http_ssl_certificate)
         ca = Path(self.http_ssl_ca) if self.http_ssl_ca else certificate

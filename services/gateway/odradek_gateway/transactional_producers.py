@@ -1,5 +1,5 @@
-"""One caller's producers for transactions that consist of one HTTP request. Each producer has its own transactional
-id.
+"""A caller's producers for transactions. Each transaction consists of one HTTP request, and each producer has its own
+transactional id.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from odradek.producer.producer import Producer
 PRODUCERS_MAX: Final = 4
 COMMIT_TIMEOUT_MS: Final = 20_000
 ID_PREFIX: Final = "gateway/"
-"""The prefix of the transactional ids. With ACLs, callers need WRITE on it."""
+"""The prefix of the transactional ids. With ACLs, callers need WRITE on TransactionalId resources with this prefix."""
 
 
 class TransactionalProducers:
-    """A pool of at most PRODUCERS_MAX producers. A request waits if none of them is free.
+    """A pool of at most PRODUCERS_MAX producers. A request waits while all of them are in use.
 
-    A producer that takes the place of a closed one has its transactional id: it ends what the closed one left open,
-    and the cluster, which remembers ids for days, gets no further one.
+    A new producer uses the transactional id of a closed producer. It thereby aborts a transaction that the closed one
+    left open, and the cluster need not store a further id, which it would keep for days.
     """
 
     def __init__(self, client: Client) -> None:
@@ -36,7 +36,7 @@ class TransactionalProducers:
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Producer]:
-        """Lend a producer for one transaction. A producer with a fatal error is not used again."""
+        """Yield a producer for one transaction. A producer with a fatal error is closed and not used again."""
         async with self._places:
             producer = self._idle.pop() if self._idle else self._new()
             try:
@@ -67,7 +67,7 @@ class TransactionalProducers:
             self._free_ids.append(transactional_id)
 
     async def close(self) -> None:
-        """Close the producers that are idle."""
+        """Close the producers that no request is using."""
         idle, self._idle = self._idle, []
         for producer in idle:
             await producer.close(0)

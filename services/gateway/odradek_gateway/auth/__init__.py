@@ -1,1 +1,1 @@
-"""Callers of the gateway: authentication, their shares of its capacity, and requests to brokers on their behalf."""
+"""Callers of the gateway: how they authenticate, how much capacity one may use, and requests to brokers for them."""

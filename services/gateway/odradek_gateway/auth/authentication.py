@@ -1,15 +1,16 @@
 """ASGI middleware that authenticates the callers of requests; each request then acts with its caller's rights.
 
-A request is authenticated by the first of these that it has; 2 and 3 count only if `authentication.methods` has them:
+The middleware uses the first of these proofs that a request has. Proofs 2 and 3 count only if
+`authentication.methods` contains their method:
 
   1. `odradek-on-behalf-of`, a header of another gateway that passes a request on. It is accepted only from a peer
      whose certificate is in `delegation.principals`; any other peer is refused.
-  2. `Authorization: Bearer`, a signed token; `Authorization: Basic`, a name and password that a broker accepts.
-     A request with a wrong header is refused even if it comes with a valid certificate.
-  3. The certificate of the connection.
+  2. `Authorization: Bearer` with a signed token, or `Authorization: Basic` with a name and password that a broker
+     accepts. A request with a wrong header is refused even if its connection has a valid certificate.
+  3. The client certificate of the connection.
 
-A refused request gets 401 with WWW-Authenticate, 403 or 429 with the usual error body, and is written to the audit
-log. Liveness and readiness need no authentication.
+A refused request gets status 401 (with WWW-Authenticate), 403 or 429 and the usual error body. Each refusal is
+written to the audit log. Requests for liveness and readiness need no authentication.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ ON_BEHALF_OF_HOST: Final = b"odradek-on-behalf-of-host"
 _METRICS: Final = "/metrics"
 _USERS_BEHIND_AN_ADDRESS: Final = 10
 _NOTHING: Final = AclFilter(principal="-", resource_name="-")
-"""A filter that matches no entry. Listing by it requires DESCRIBE on the cluster, the right that metrics need."""
+"""An ACL filter that matches no entry. DescribeAcls with this filter checks that the caller has DESCRIBE on the
+cluster, the right that /metrics requires.
+"""
 _REALM: Final = 'realm="odradek"'
 _NAME_CHARACTERS_MAX: Final = 255
 _PASSWORD_CHARACTERS_MAX: Final = 1024
@@ -49,7 +52,7 @@ _audit = event_log("odradek_gateway.audit")
 
 
 class Refused(Exception):
-    """Raised to refuse a request with this status. `reason` goes to the audit log, `message` to the caller."""
+    """A request is refused with this status. `message` is sent to the caller, `reason` only to the audit log."""
 
     def __init__(
         self, status: int, error_code: int, message: str, *, reason: str, retry_after_s: int = 0
@@ -63,7 +66,9 @@ class Refused(Exception):
 
 
 class Authentication:
-    """The middleware. `tokens` is None if bearer is not enabled, `logins` is None if basic is not enabled."""
+    """ASGI middleware that authenticates requests. `tokens` is None if bearer is not enabled, `logins` is None if
+    basic is not enabled.
+    """
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class Authentication:
         )
         per_minute = settings.failed_logins_per_minute_max
         self._failures = RateLimits(per_second=per_minute / 60, burst=per_minute)
-        """Failed logins by address and user, so users behind one proxy do not share a limit."""
+        """Failed logins, counted by address and user, so that users behind one proxy do not share a limit."""
         many = per_minute * _USERS_BEHIND_AN_ADDRESS
         self._failures_of_hosts = RateLimits(per_second=many / 60, burst=many)
 
@@ -156,7 +161,7 @@ class Authentication:
                 403,
                 40301,
                 "Forbidden",
-                reason=f"{peer} passed a request on without naming its caller",
+                reason=f"{peer} passed a request on, but odradek-on-behalf-of names no valid caller (User:NAME)",
             )
         caller_host = headers.get(ON_BEHALF_OF_HOST, b"").decode("latin-1")
         return Caller(principal=principal, host=caller_host or host)
@@ -172,12 +177,12 @@ class Authentication:
             raise _unauthorized(str(refused)) from None
         except OdradekError as error:
             raise _no_broker(error) from None
-        raise _unauthorized(f"scheme {scheme[:20]!r} is not offered")
+        raise _unauthorized(f"scheme {scheme[:20]!r} is not enabled in authentication.methods")
 
     def _by_token(self, token: str, host: str) -> str:
         """Return a token's principal.
 
-        Raise 429 instead of 401 for a bad token if its address has sent too many bad ones.
+        A bad token raises TokenRefused (401), or Refused (429) if its address has sent too many bad tokens.
         """
         assert self._tokens is not None
         try:
@@ -188,9 +193,9 @@ class Authentication:
             raise
 
     def _require_few_failures(self, host: str, user: str) -> None:
-        """Raise 429 before a password check if there were too many failures.
+        """Raise Refused (429) if too many logins of this user or from this address failed.
 
-        Tokens and cached logins are not affected.
+        It is called before a password is checked with a broker. Tokens and cached logins are not affected.
         """
         wait_s = max(self._failures.wait_s(f"{host} {user}"), self._failures_of_hosts.wait_s(host))
         if wait_s:

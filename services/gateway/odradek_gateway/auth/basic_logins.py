@@ -1,9 +1,9 @@
-"""Logins by name and password, which the gateway checks by a SCRAM login at a broker. It stores no password and no
-hash of one.
+"""Logins by name and password (HTTP basic authentication). The gateway checks a password by a SCRAM login at a broker;
+it stores neither passwords nor hashes of passwords.
 
-A login (a *proof* that the password is right) costs thousands of rounds of hashing and two messages, so a successful
-one is cached for a short time. The key of the cache is an HMAC of name and password, with a secret of this process.
-Concurrent requests with the same pair wait for one proof; at most PROOFS_MAX proofs run at once.
+A SCRAM login (called a *proof* here) costs thousands of hash iterations and two messages, so a successful proof is
+cached for a short time. The key of the cache is an HMAC of name and password, with a secret of this process.
+Concurrent requests with the same name and password wait for one proof. At most PROOFS_MAX proofs run at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _KEY: Final = os.urandom(32)
 
 
 class BasicLogins:
-    """Checks passwords by logins at brokers, and caches the results. It is used only on the event loop.
+    """Checks passwords by logins at brokers, and caches successful logins. Used only on the event loop.
 
-    Every user can log in at any of the brokers in `endpoints`.
+    `endpoints` are addresses of brokers. Any broker can check any user.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BasicLogins:
         self._mechanism = mechanism
         self._cache_s = cache_ms / 1000
         self._clock_s = clock_s
-        # Proved logins and the end of their validity, the earliest first.
+        # The HMAC of each proved login -> when it expires. The first one expires first.
         self._proved: OrderedDict[bytes, float] = OrderedDict()
         self._under_way: dict[bytes, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(PROOFS_MAX)
@@ -54,8 +54,8 @@ class BasicLogins:
     async def principal(
         self, user: str, password: str, *, before_proof: Callable[[], None] = lambda: None
     ) -> str:
-        """Return the principal, `User:` and the name. `before_proof` is called before a proof starts, and may refuse
-        it.
+        """Return the principal `User:NAME` if the password is right. `before_proof` is called before a SCRAM login
+        starts, and may raise an error to prevent that login.
 
         Raises:
             AuthenticationFailed: the brokers refuse the password.
@@ -104,7 +104,7 @@ class BasicLogins:
             raise AuthenticationFailed(str(error)) from None
         last: OdradekError | None = None
         async with self._room:
-            # Repeated, because other proofs of the same user may have failed while this one waited.
+            # Check again: other proofs of the same user may have failed while this one waited for the semaphore.
             before_proof()
             for _ in self._endpoints:
                 self._next = (self._next + 1) % len(self._endpoints)

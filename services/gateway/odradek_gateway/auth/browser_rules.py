@@ -1,16 +1,18 @@
-"""Rules against web pages of other sites, which may not make a browser send requests to this gateway.
+"""Rules that refuse requests which a web page of another site made a browser send to this gateway.
 
-A page can make its visitor's browser send requests to any address that the browser reaches, with the visitor's
-certificate or cached password. It cannot read the responses, unless its own name is made to resolve to the
-gateway's address (DNS rebinding). Two rules stop both:
+A web page can make its visitor's browser send requests to any address that the browser reaches, with the visitor's
+certificate or cached password (CSRF). The page can read the responses only if the host name of the page resolves to
+the gateway's address (DNS rebinding). One rule prevents each attack:
 
-- `Host` occurs once and names this gateway: an IP address, a loopback name, the host of `advertised.url` or
-  `listen`, or one of `http.allowed.hosts`. With TLS any name is accepted, since the certificate proves it.
-- The origin that a browser names (`Sec-Fetch-Site`, `Origin`) is this gateway itself, or one of
-  `http.allowed.origins`. Programs send neither header and are not affected. A person who follows a link to a
-  page of the gateway is allowed.
+- DNS rebinding: the `Host` header must occur once and name this gateway. Allowed are an IP address, a loopback name,
+  the host of `advertised.url` or `listen`, and the names in `http.allowed.hosts`. With TLS any name is accepted,
+  because the browser has checked the name against the certificate.
+- CSRF: the origin in the headers `Sec-Fetch-Site` and `Origin` must be this gateway itself, or one of
+  `http.allowed.origins`. Programs other than browsers send neither header and are not affected. A link on another
+  site may lead to a page of the gateway.
 
-Bodies without a Content-Type are refused where they are read: a page can send such a body without a preflight.
+`rest.requests.JsonBody` refuses bodies without a Content-Type, because a page can send such a body without a CORS
+preflight.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _audit = event_log("odradek_gateway.audit")
 
 class BrowserRules:
     """ASGI middleware that refuses requests of foreign web pages. It runs before authentication, so that a page cannot
-    even learn whether credentials would be accepted.
+    even find out whether the browser's credentials would be accepted.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class BrowserRules:
     ) -> None:
         """`hosts` are the host names of this gateway; `origins` are allowed origins, like `https://site`.
 
-        `*` allows any.
+        `*` in one of them allows any host, or any origin.
         """
         self._app = app
         self._hosts = frozenset(name.lower() for name in hosts) | _LOOPBACK_NAMES
@@ -78,11 +80,11 @@ class BrowserRules:
     def _refusal(self, scope: dict[str, Any]) -> tuple[int, str] | None:
         hosts = _values(scope, b"host")
         if len(hosts) != 1:
-            return 400, "a request has one Host header"
+            return 400, "a request must have exactly one Host header"
         (host,) = hosts
         if not self._is_ours(host):
             return 421, (
-                f"this gateway is not known as {host[:256]!r}: use its address, or add the name to"
+                f"{host[:256]!r} is not a host name of this gateway: use its IP address, or add the name to"
                 " http.allowed.hosts"
             )
         if self._is_foreign(scope, host):

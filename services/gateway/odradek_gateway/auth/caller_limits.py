@@ -1,13 +1,13 @@
 """Limits for each caller: how many requests and how many bytes of bodies it may have at once, and its request rate.
 
-`RequestShares`: a request belongs to its address until its caller is known, then to the caller's principal. One
-caller, or one address where callers are not authenticated, has at most half of the requests and a quarter of the
-bytes, so others are served beside it. The application calls `begin`, `identified` and `end` for each request, and the
-request's scope holds what it has taken.
+`RequestShares` counts a request for its client address until its caller is authenticated, and then for the caller's
+principal. One principal (or one address, if callers are not authenticated) may use at most half of the requests and
+a quarter of the bytes, so that other callers are still served. The application calls `begin`, `identified` and `end`
+for each request. The ASGI scope of a request records for which owner it is counted, and how many bytes its body has.
 
-`RateLimits`: token buckets by name. A bucket fills at `per_second` and holds at most `burst`. `take` refuses when
-less than one token is left, and returns the whole seconds until there is one. Full buckets are deleted. There are
-never more than NAMES_MAX buckets: the least recently used one is deleted first.
+`RateLimits` has one token bucket for each name. A bucket fills at `per_second` and has at most `burst` tokens. If a
+bucket has less than one token, `take` takes nothing and returns the whole seconds until it has one. Full buckets are
+deleted. There are never more than NAMES_MAX buckets: the least recently used one is deleted first.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BODY_BYTES: Final = "odradek.body_bytes"
 
 
 class RequestShares:
-    """Counts the requests and the bytes of bodies in progress by owner, and refuses more than an owner's share. It is
-    used only on the event loop.
+    """Counts the running requests and the bytes of their bodies for each owner (a principal or an address), and refuses
+    more than an owner's share. Used only on the event loop.
     """
 
     def __init__(self, *, requests_max: int, body_bytes_max: int, bodies_bytes_max: int) -> None:
-        """`body_bytes_max` limits one body, which any caller may send; `bodies_bytes_max` limits all
-        bodies together.
+        """`body_bytes_max` limits one body, `bodies_bytes_max` all bodies together. An owner's share of the bytes is
+        never below `body_bytes_max`.
         """
         self.requests = Shares(total_max=requests_max, owner_max=max(1, requests_max // 2))
         self.bodies = Shares(
@@ -40,19 +40,25 @@ class RequestShares:
         )
 
     def begin(self, scope: Scope) -> str | None:
-        """Charge a request to its address. If the address has too many, return the reason and charge nothing."""
+        """Count a request for its client address and return None. If the address has too many running requests, return
+        the reason for a refusal and count nothing.
+        """
         client = scope.get("client")
         return self._take_request(scope, owner_of("", str(client[0]) if client else ""))
 
     def identified(self, scope: Scope, principal: str) -> str | None:
-        """Move the request from its address to its caller's principal. Return a reason if the caller has too many."""
+        """Count the request for its caller's principal instead of its address, and return None. If the caller has too
+        many running requests, return the reason for a refusal.
+        """
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
         return self._take_request(scope, principal)
 
     def take_body(self, scope: Scope, size_bytes: int) -> str | None:
-        """Count bytes of the request's body. Return a reason if the caller, or all callers together, have too many."""
+        """Count bytes of the request's body and return None. If the caller, or all callers together, have too many
+        bytes of bodies, return the reason for a refusal.
+        """
         owner = scope[_OWNER]
         refusal = self.bodies.refusal(owner, size_bytes, "bytes of bodies")
         if refusal is None:
@@ -61,7 +67,7 @@ class RequestShares:
         return refusal
 
     def end(self, scope: Scope) -> None:
-        """Free the shares that the request holds. It may also be called for a request that was refused."""
+        """Stop counting the request and its body. It may also be called for a request that was refused."""
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
@@ -79,7 +85,7 @@ NAMES_MAX: Final = 10_000
 
 
 class RateLimits:
-    """Rate limits: a token bucket for each caller, by its name or address. Used only on the event loop."""
+    """Rate limits by token buckets, one for each name (a principal, or an address). Used only on the event loop."""
 
     def __init__(
         self,
@@ -99,14 +105,14 @@ class RateLimits:
         return len(self._buckets)
 
     def take(self, name: str) -> int:
-        """Take a token and return 0, or take nothing and return the whole seconds to wait for one."""
+        """Take a token and return 0. If there is none, take nothing and return the whole seconds until there is one."""
         wait_s = self.wait_s(name)
         if wait_s:
             return wait_s
         now_s = self._clock_s()
         self._buckets[name] = (self._tokens(name, now_s) - 1, now_s)
         self._buckets.move_to_end(name)
-        self._forget(now_s)
+        self._delete_full_buckets(now_s)
         return 0
 
     def wait_s(self, name: str) -> int:
@@ -118,7 +124,7 @@ class RateLimits:
         tokens, at_s = self._buckets.get(name, (self._burst, now_s))
         return min(self._burst, tokens + (now_s - at_s) * self._per_second)
 
-    def _forget(self, now_s: float) -> None:
+    def _delete_full_buckets(self, now_s: float) -> None:
         while self._buckets:
             name = next(iter(self._buckets))
             if len(self._buckets) <= NAMES_MAX and self._tokens(name, now_s) < self._burst:

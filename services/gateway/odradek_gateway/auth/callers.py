@@ -1,9 +1,9 @@
 """The caller of a request, and access to the cluster as that caller.
 
 Every call to a broker names the caller on whose behalf it is made. All callers share one set of connections, but
-their calls and streams carry different `odradek-on-behalf-of` headers, so each caller has its own client and
-producer. These are kept while requests or consumer instances use them, and after that until there are too many: then
-those that were idle for the longest time are closed.
+their calls and streams have different `odradek-on-behalf-of` headers, so each caller has its own client and
+producer (a `CallerAccess`). An access stays open while requests or consumer instances use it. If more than
+`callers.max` accesses are open, the unused accesses that were idle for the longest time are closed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from odradek_gateway.settings import GatewaySettings
 from odradek_gateway.transactional_producers import TransactionalProducers
 
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/_health"})
-"""Paths that are served to everybody and under any load, because a health check that is refused would restart a healthy
-gateway.
+"""Paths that are served to everybody and under any load. If a health check were refused, Kubernetes would restart a
+healthy gateway.
 """
 ACCESS: Final = "odradek.cluster"
 """The key under which a request's scope holds the caller's access to the cluster."""
@@ -50,7 +50,7 @@ _current: ContextVar[Caller] = ContextVar("odradek_http_caller", default=NOBODY)
 
 
 def current_caller() -> Caller:
-    """Return the caller that this task serves; NOBODY without authentication."""
+    """Return the caller whose request this task handles; NOBODY if callers are not authenticated."""
     return _current.get()
 
 
@@ -79,7 +79,7 @@ def on_behalf_of(caller: Caller) -> dict[str, str]:
 
 
 class OnBehalfOf:
-    """A transport whose calls name a caller. It uses the connections of `shared`."""
+    """A transport whose calls act on behalf of a caller. It uses the connections of the transport `shared`."""
 
     def __init__(self, shared: GrpcTransport, caller: Caller) -> None:
         self._shared = shared
@@ -98,7 +98,7 @@ class OnBehalfOf:
         return self._shared.open(endpoint, method, metadata=self._metadata)
 
     async def close(self) -> None:
-        """Do nothing: the connections belong to `shared`, and the code that opened a stream ends it."""
+        """Do nothing: the connections belong to `shared`, and each stream is closed by the code that opened it."""
 
 
 class CallerAccess(ClusterAccess):
@@ -119,7 +119,7 @@ class CallerAccess(ClusterAccess):
 
 
 class CallerAccesses:
-    """The accesses of all current callers, by caller; `process` is the gateway's own access."""
+    """The open accesses to the cluster, by caller; `process` is the access of the gateway itself."""
 
     def __init__(self, process: ClusterAccess, settings: GatewaySettings) -> None:
         self._process = process
@@ -136,7 +136,7 @@ class CallerAccesses:
 
     @contextlib.asynccontextmanager
     async def lease(self, caller: Caller) -> AsyncIterator[CallerAccess]:
-        """Keep the caller's access open for one request."""
+        """Yield the caller's access, which stays open until the `async with` block ends."""
         access = self.of(caller)
         access.requests += 1
         try:
@@ -146,7 +146,9 @@ class CallerAccesses:
             self._trim()
 
     def of(self, caller: Caller) -> CallerAccess:
-        """Return the access of that caller. To keep it beyond the request, add an object to its `users`."""
+        """Return the caller's access; it is created if there is none. The access stays open as long as any object in
+        its `users` exists.
+        """
         access = self._known.get(caller)
         if access is None:
             access = self._known[caller] = CallerAccess(self._process, self.transport, caller)
@@ -154,7 +156,7 @@ class CallerAccesses:
         return access
 
     async def close(self) -> None:
-        """Close all accesses, and the connections."""
+        """Close all accesses and the shared connections. Waits at most 5 s for the accesses."""
         for caller in list(self._known):
             self._drop(caller)
         if self._closing:

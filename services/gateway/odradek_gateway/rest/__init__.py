@@ -1,1 +1,1 @@
-"""REST routes: v2 and v3, and what both share."""
+"""The routes of REST v2 and v3, and the code that both versions share."""

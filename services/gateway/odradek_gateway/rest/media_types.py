@@ -4,8 +4,8 @@ The Content-Type of a produce request names its embedded format (`application/vn
 `application/json` and `*/*` are accepted where the format has a default. A wrong Content-Type is refused with 415,
 and an Accept header that allows no available media type with 406.
 
-Where neither the request nor the response carries records, an embedded format has no meaning, but many clients send
-the same headers with every request. There, any format and both versions are accepted (`NO_RECORDS`).
+If neither the request nor the response has records, an embedded format has no meaning, but many clients send the same
+headers with every request. Such a route accepts the media types of all formats and of both versions (`NO_RECORDS`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_RECORDS: Final = (
         for version in ("v1", "v2")
     ),
 )
-"""All media types that mean plain JSON where no records are carried."""
+"""All media types that mean plain JSON if the request and the response have no records."""
 _QUALITY: Final = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 OFFERED_V2: Final = (V2, PLAIN)
 EMBEDDED: Final = {BINARY_V2: "binary", JSON_V2: "json", PLAIN: "binary", LEGACY: "binary"}
@@ -56,8 +56,8 @@ class _Range:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str:
-    """Return the best media type in `offered` for an Accept header. Among equally good ones the first in `offered`
-    wins.
+    """Return the media type in `offered` with the highest quality in an Accept header; of equal ones the first. Without
+    a header return the first one in `offered`.
 
     Raises:
         RestError: 406 if none is acceptable.
@@ -83,7 +83,7 @@ def accepted(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def accepted_without_records(accept: str | None) -> str:
-    """Return the media type of a response without records; `V2` if the client only accepts an embedded format.
+    """Return the media type of a response without records. It is `V2` if the header allows only embedded formats.
 
     Raises:
         RestError: 406 if the header allows none of `NO_RECORDS`.
@@ -100,15 +100,16 @@ def accepted_without_records(accept: str | None) -> str:
 def headers_for_older_gateways(
     headers: Mapping[str, str], *, carries_records: bool
 ) -> dict[str, str]:
-    """Return the headers of a request that is passed on to a gateway that may know fewer names of plain JSON.
+    """Return the headers for a request that is passed on to another gateway. An older gateway may not accept all of
+    `NO_RECORDS`, so media types that mean plain JSON are replaced by `V2`.
 
-    If the response carries records (`carries_records`), Accept names their format and is not changed.
+    If the response has records (`carries_records`), Accept names their format and is not changed.
     """
     passed_on = dict(headers)
     if base_type(headers.get("content-type")) in NO_RECORDS:
         passed_on["content-type"] = V2
     if not carries_records and "accept" in headers:
-        # If the type is not valid, the other gateway refuses the request.
+        # If the Accept header is not valid, it is passed on unchanged, and the other gateway refuses the request.
         with contextlib.suppress(RestError):
             passed_on["accept"] = accepted_without_records(headers["accept"])
     return passed_on
@@ -118,7 +119,7 @@ def embedded_format(content_type: str | None) -> str:
     """Return the format that a produce request's Content-Type names: `binary` or `json`.
 
     Raises:
-        RestError: 415, also for a format that this gateway does not support.
+        RestError: 415 for any other Content-Type, also for an embedded format that this gateway does not support.
     """
     name = base_type(content_type)
     if name not in EMBEDDED:

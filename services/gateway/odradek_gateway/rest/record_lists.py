@@ -1,9 +1,9 @@
-"""Long bodies of v2 produce requests are decoded in pieces, and other requests get turns in between.
+"""Decodes long bodies of v2 produce requests in pieces, and lets other requests run after each piece.
 
-Decoding 64 MiB of JSON takes a third of a second, in one call that cannot be interrupted. So a long body is cut at
-the ends of records: a scan for braces and strings finds these places, and the bytes between two of them are decoded
-as an array. A wrong cut cannot pass unnoticed, because each piece must be valid JSON by itself. The rest of the body,
-without its records, is decoded like a short body.
+To decode 64 MiB of JSON in one call would block the event loop for a third of a second. So a long body is cut at the
+ends of records, which a scan for braces and strings finds. The bytes between two cuts are decoded as an array. A wrong
+cut is always noticed, because each piece must be valid JSON by itself. The body without its records is decoded in one
+call, like a short body.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class RecordList(Generic[R]):
     def __init__(
         self, body: JsonBody[Any], record: type[R], rest: type[msgspec.Struct], *, records_max: int
     ) -> None:
-        """`body` is the type of a short body. `rest` is the type of a long body without its records."""
+        """`body` decodes a short body as a whole, `record` is the type of one record in a long body, and `rest` is the
+        type of a long body without its records.
+        """
         self._body = body
         self._decoder = msgspec.json.Decoder(list[record])  # type: ignore[valid-type]
         self._rest_decoder = msgspec.json.Decoder(rest)
@@ -47,7 +49,7 @@ class RecordList(Generic[R]):
         """Read, check and decode the records of the request's body.
 
         Raises:
-            RestError: 400, 413, 415, 422.
+            RestError: 400, 408, 413, 415, 422, 429; see `requests.read_long_body` and `requests.JsonBody`.
         """
         self._body.check_type(request)
         body = await read_long_body(request)
@@ -55,12 +57,14 @@ class RecordList(Generic[R]):
         return await self.decode(body, record_bytes_max=settings.record_bytes_max)
 
     async def decode(self, body: bytearray, *, record_bytes_max: int) -> list[R]:
-        """Decode a body that was read already; a long one is decoded in pieces. Raises RestError 400, 413 or 422."""
+        """Decode a body. One above PIECE_BYTES is decoded in pieces. Raises RestError 400, 413 or 422."""
         records: list[R] = []
         if len(body) <= PIECE_BYTES:
             records = self._body.decode(bytes(body)).records
             return records
-        begin = start = end = -1  # positions where the array begins, where a piece begins and ends
+        begin = start = (
+            end
+        ) = -1  # positions in `body`: the array begins, the next piece begins, a record ends
         for place in cuts(body, record_bytes_max):
             if place is None:
                 await asyncio.sleep(0)
@@ -123,8 +127,8 @@ class RecordList(Generic[R]):
 def cuts(body: bytearray, record_bytes_max: int) -> Iterator[int | None]:
     """Yield the positions where the array `records` begins, where each of its objects ends, and where the array ends.
 
-    None among the positions says that other tasks should get a turn. If the body is not JSON, positions may be
-    missing at the end.
+    It also yields None from time to time; the caller then lets other tasks run. If the body is not valid JSON, the last
+    positions may be missing.
 
     Raises:
         RestError: 413 if a string is longer than a record may be.

@@ -1,8 +1,8 @@
 """Records in requests of v2 and v3: their embedded formats, and producing them.
 
-An embedded format says how keys and values of records are written in JSON. In `binary` they are base64 strings. In
-`json` they are any JSON values, kept byte for byte as the client wrote them, so no number is rounded. Avro, Protobuf
-and JSON Schema are not supported. A missing key or value is null, and stays null.
+An embedded format defines how the keys and values of records are represented in JSON. In `binary` they are base64
+strings. In `json` they are any JSON values; the log stores the bytes as the client wrote them, so no number is rounded.
+Avro, Protobuf and JSON Schema are not supported. A missing key or value is a null key or value in the log.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def _null() -> msgspec.Raw:
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A record header; its value is in base64, whatever the embedded format."""
+    """A record header. Its value is base64 in every embedded format."""
 
     name: str
     value: Base64 | None = None
 
 
 class BinaryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A record with key and value in base64; `timestamp` is in ms since the epoch."""
+    """A record whose key and value are base64; `timestamp` is in ms since the epoch."""
 
     key: Base64 | None = None
     value: Base64 | None = None
@@ -61,7 +61,7 @@ class BinaryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A record whose key and value are any JSON; `timestamp` is in ms since the epoch."""
+    """A record whose key and value are any JSON values; `timestamp` is in ms since the epoch."""
 
     key: msgspec.Raw = msgspec.field(default_factory=_null)
     value: msgspec.Raw = msgspec.field(default_factory=_null)
@@ -71,7 +71,9 @@ class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Schemas(msgspec.Struct):
-    """Schemas that a produce request may name. They have a meaning only in formats with schemas."""
+    """Fields of a produce request that name schemas. They are accepted and ignored, because the supported formats have
+    no schemas.
+    """
 
     key_schema: str | None = None
     key_schema_id: int | None = None
@@ -80,42 +82,47 @@ class _Schemas(msgspec.Struct):
 
 
 class BinaryRecords(_Schemas, kw_only=True):
-    """A produce request of format binary."""
+    """The body of a v2 produce request in the format `binary`."""
 
     records: Annotated[list[BinaryRecord], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
 class JsonRecords(_Schemas, kw_only=True):
-    """A produce request of format json."""
+    """The body of a v2 produce request in the format `json`."""
 
     records: Annotated[list[JsonRecord], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
 class RawRecords(_Schemas, kw_only=True):
-    """A produce request of any format, whose records are not decoded."""
+    """The body of a v2 produce request in any format. Its records are not decoded."""
 
     records: list[msgspec.Raw]
 
 
 class EmbeddedFormat(Protocol):
-    """Converts keys and values of one format from JSON to bytes of the log and back."""
+    """Converts keys and values between their form in JSON and the bytes in the log."""
 
     @property
     def body(self) -> JsonBody[Any]:
-        """The type of the body of a v2 produce request."""
+        """The declared body of a v2 produce request in this format."""
 
     @property
     def records(self) -> RecordList[Any]:
-        """The reader for the records of a v2 produce request of any length."""
+        """Reads the records of a v2 produce request in this format; the request may have any length."""
 
     def outgoing(self, record: Any) -> OutgoingRecord:
         """Convert a record of a request to bytes. Raises RestError 422."""
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """Convert one JSON value to bytes for the log. Raises RestError 422 if it is not of the format."""
+        """Convert a JSON value to bytes for the log. Raises RestError 422 if the value does not have this format.
+
+        `where` names the value in the error message.
+        """
 
     def from_bytes(self, data: bytes | None) -> Any:
-        """Convert bytes to a value that msgspec encodes. Raises RestError 42203 if they are not of the format."""
+        """Convert bytes of the log to a value that msgspec encodes as JSON. Raises RestError 42203 if the bytes do not
+        have this format.
+        """
 
 
 class BinaryFormat:
@@ -133,7 +140,7 @@ class BinaryFormat:
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
 
     def outgoing(self, record: BinaryRecord) -> OutgoingRecord:
-        """Convert a record by decoding its key and value from base64."""
+        """Convert a record of a request. msgspec has already decoded its base64."""
         headers = headers_of(record.headers)
         return OutgoingRecord(record.key, record.value, record.partition, headers, record.timestamp)
 
@@ -164,18 +171,18 @@ class JsonFormat:
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
     def outgoing(self, record: JsonRecord) -> OutgoingRecord:
-        """Convert a record; its key and value stay as the client wrote them."""
+        """Convert a record of a request. Its key and value keep the bytes that the client wrote."""
         headers = headers_of(record.headers)
         return OutgoingRecord(
             _kept(record.key), _kept(record.value), record.partition, headers, record.timestamp
         )
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """Return the JSON as it was written; JSON's null becomes None."""
+        """Return the bytes of a JSON value unchanged, or None for JSON's null."""
         return _kept(data)
 
     def from_bytes(self, data: bytes | None) -> msgspec.Raw | None:
-        """Return the bytes as JSON."""
+        """Return the bytes as a JSON value. Raises RestError 42203 if they are not JSON."""
         if data is None:
             return None
         try:
@@ -202,7 +209,9 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class OutgoingRecord(NamedTuple):
-    """One record as bytes. It is a tuple for speed, because a request may have thousands of records."""
+    """One record with its key and value as bytes, ready for the producer. A named tuple is faster to create than other
+    types, and a request may have thousands of records.
+    """
 
     key: bytes | None
     value: bytes | None
@@ -213,7 +222,7 @@ class OutgoingRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """The reason why one record was not written, with Confluent's code."""
+    """The reason why one record was not written, with Confluent's error code and the matching HTTP status."""
 
     error_code: int
     message: str
@@ -221,7 +230,12 @@ class RecordFailure:
 
 
 async def require_partition(producer: Producer, topic: str, partition: int | None) -> int:
-    """Return the topic's number of partitions. Raises 404 for an unknown topic or partition."""
+    """Return the topic's number of partitions.
+
+    Raises:
+        UnknownTopic: the topic does not exist.
+        RestError: 40402 if the topic has no partition `partition`.
+    """
     count = await producer.partitions_for(topic)
     if partition is not None and not 0 <= partition < count:
         raise RestError(
@@ -246,9 +260,8 @@ async def send_all(
         for future in some:
             if isinstance(future, RecordFailure):
                 outcomes.append(future)
-            elif (
-                future.done()
-            ):  # as most are once the first one is; a coroutine for each would cost more
+            # Once the first future is done, most others are done, too. Awaiting each of them would cost more.
+            elif future.done():
                 outcomes.append(settled(future))
             else:
                 outcomes.append(await outcome(future))
@@ -258,7 +271,9 @@ async def send_all(
 async def hand_over(
     producer: Producer, topic: str, record: OutgoingRecord, partition_count: int
 ) -> DeliveryFuture | RecordFailure:
-    """Pass one record to the producer. It waits only for buffer space, not for the acknowledgement."""
+    """Pass one record to the producer. The call waits for space in the producer's buffer, but not for the
+    acknowledgement. Returns a RecordFailure if the producer refuses the record.
+    """
     if record.partition is not None and not 0 <= record.partition < partition_count:
         words = f"topic {topic} has partitions 0 to {partition_count - 1}, not {record.partition}"
         return RecordFailure(PARTITION_NOT_FOUND, words, 404)
@@ -276,7 +291,7 @@ async def hand_over(
 
 
 async def outcome(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
-    """Wait for one record's acknowledgement."""
+    """Wait until one record is acknowledged or has failed, and return the outcome."""
     try:
         return await future
     except errors.OdradekError as error:
@@ -284,7 +299,7 @@ async def outcome(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
 
 
 def settled(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
-    """Return the outcome of a record that was acknowledged or failed already."""
+    """Return the outcome of a record whose future is done."""
     try:
         return future.result()
     except errors.OdradekError as error:
@@ -292,7 +307,9 @@ def settled(future: DeliveryFuture) -> RecordMetadata | RecordFailure:
 
 
 def failure_of(error: errors.OdradekError) -> RecordFailure:
-    """Return the failure of a record with Confluent's code for retriable, fatal and authorization errors."""
+    """Return the failure of a record. Its code is 50003 for a retriable error, 50002 for any other error of the
+    cluster, and the code of the HTTP error for 401, 403, 404 and 413.
+    """
     response = rest_error_of(error)
     if response.status in (401, 403, 404, 413):
         return RecordFailure(response.error_code, response.message, response.status)

@@ -1,12 +1,13 @@
-"""The parts of a request: its path parameters, its body, and the cluster as its caller may use it.
+"""The parts of a request: its path parameters, its body, and its caller's access to the cluster.
 
-A route declares its body once, as a `JsonBody`: the type given there decodes and checks the body (msgspec, in C), and
-describes it in openapi.json. Errors: 408 for a body that stops arriving, 413 too large, 415 wrong media type, 400 not
-JSON, 422 not of the type, 429 too many bodies at once. v2 clients expect error code 422 for a body of the wrong type
-and for an empty one.
+A route declares its body once, as a `JsonBody`. The type given there decodes and checks the body (msgspec, in C), and
+describes it in openapi.json. Errors of a body: 400 not JSON, 408 the body stops arriving, 413 too large, 415 wrong
+media type, 422 JSON of another type, 429 too many bodies at once. v2 clients expect error code 422 for JSON of
+another type and for an empty body.
 
-A path with a name that no topic can have gets 404, like any other topic that does not exist. The same holds for a
-partition that is not a number; a negative one is refused by its route, like any other partition that does not exist.
+A topic name in a path that no topic can have gets 404, like the name of a topic that does not exist. A partition in a
+path that is not a number gets 404, too. A negative partition number is refused by the route, like any partition that
+does not exist.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from odradek_protocol.topic_names import TOPIC_NAME_PATTERN, topic_name_error
 T = TypeVar("T")
 Wait = AbstractAsyncContextManager[Any]
 SHORT_BODY_BYTES_MAX: Final = 4 << 20
-"""The largest body without records: 10,000 partitions of topics with the longest names."""
+"""The largest body without records in bytes. It has space for 10,000 partitions of topics with the longest names."""
 _NUMBERS_PER_ITEM: Final = 6
 _OTHER_ITEMS: Final = 500
 RATE_MIN_BYTES_S: Final = 4 << 10
-"""The lowest average rate of a body that takes longer than the idle timeout, as a defence against clients that send
-very slowly.
+"""The lowest average rate in bytes per second at which a body may arrive if it takes longer than the idle timeout. It
+protects against clients that send very slowly to keep requests open.
 """
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
 
 class JsonBody(Generic[T]):
-    """Parses and checks the JSON body of a request. Each route with a body creates one, `BODY`: its handler calls
-    `await BODY.read(request)`, and `BODY.openapi` is its `openapi_extra`.
+    """Parses and checks the JSON body of a request. Each route with a body creates a JsonBody, for example `_BODY`. The
+    route's handler calls `await _BODY.read(request)`, and the route's `openapi_extra` is `_BODY.openapi`.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class JsonBody(Generic[T]):
         has_records: bool = False,
         example: object = None,
     ) -> None:
-        """`empty` is the value of an empty body; without it, empty bodies are refused.
+        """`empty` is the decoded value of an empty body; if it is None, empty bodies are refused.
 
-        `example` is a body that the route accepts. The docs page offers it to users, because an example that is made
-        from the schema alone has values that no record can have.
+        `example` is a body that the route accepts. The docs page shows the example to users, because Swagger UI would
+        otherwise make one from the schema, with values that the route does not accept.
 
-        `also_taken` are media types that are accepted but not listed in openapi.json and errors. A body with records
-        may have as many items as fit into its bytes; other bodies have a limit, because one call decodes all their
-        items.
+        `also_taken` are further accepted media types, which openapi.json and error messages do not list. A body with
+        records (`has_records`) may have any number of items; other bodies have a limit, because one call decodes all
+        their items.
         """
         self._has_records = has_records
         self._decoder = msgspec.json.Decoder(kind)
@@ -94,15 +95,16 @@ class JsonBody(Generic[T]):
         """Read, check and decode the request's body.
 
         Raises:
-            RestError: 400, 413, 415, 422.
+            RestError: 400, 408, 413, 415, 422, 429; the docstring of this module explains them.
         """
         self.check_type(request)
         return self.decode(await read_body(request, bytes_max=bytes_max))
 
     def check_type(self, request: Request) -> None:
-        """Raise RestError 415 unless the route accepts the body's media type; an empty body needs none.
+        """Raise RestError 415 unless the route accepts the body's media type. An empty body needs no media type.
 
-        A body without a type is refused too: a web page can make a browser send one without a preflight.
+        A body without a media type is refused, because a web page can make a browser send such a body without a CORS
+        preflight.
         """
         name = base_type(request.headers.get("content-type"))
         allowed = ", ".join(sorted(self._media_types))
@@ -112,7 +114,7 @@ class JsonBody(Generic[T]):
             raise RestError(415, 415, f"HTTP 415 Unsupported Media Type: {name}; use {allowed}")
 
     def decode(self, body: bytes) -> T:
-        """Decode a body that was read already. Raises RestError 400, 422."""
+        """Decode a body. Raises RestError 400, 413 or 422."""
         if not body or body.isspace():
             if self._empty is None:
                 status = self._missing_status
@@ -124,9 +126,9 @@ class JsonBody(Generic[T]):
 
 
 def _require_few_items(body: bytes) -> None:
-    """Raise RestError 413 for a body with so many items that decoding would take long.
+    """Raise RestError 413 for a body with so many items that decoding it would block the event loop for long.
 
-    The items are counted before decoding, by the bytes that separate them.
+    The body is not decoded for that: its braces and commas are counted.
     """
     if (
         body.count(b"{") > ITEMS_MAX + _OTHER_ITEMS
@@ -143,7 +145,7 @@ def _has_body(request: Request) -> bool:
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = BAD_PAYLOAD) -> T:
     """Decode JSON of the decoder's type.
 
-    Raises RestError 400 for a body that is not JSON, and 422 with code `wrong_code` for one of another type.
+    Raises RestError 400 if the body is not JSON, and 422 with the error code `wrong_code` for JSON of another type.
     """
     try:
         body.decode()  # msgspec does not check UTF-8 in values that it keeps raw (msgspec.Raw)
@@ -155,7 +157,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = 
 
 
 def cluster_of(request: Request) -> ClusterAccess:
-    """Return the access to the cluster for the request's caller; without authentication, the gateway's own access."""
+    """Return the caller's access to the cluster, or the gateway's own access if callers are not authenticated."""
     cluster = request.scope.get(ACCESS) or request.app.state.cluster
     assert isinstance(cluster, ClusterAccess), "the application has no cluster"
     return cluster
@@ -164,7 +166,7 @@ def cluster_of(request: Request) -> ClusterAccess:
 async def describe_partition(
     cluster: ClusterAccess, topic: str, partition: int, *, error_code: int
 ) -> Partition:
-    """Describe a partition. If it does not exist, raise 404 with the code of the API version in use."""
+    """Return a partition's description. Raise RestError 404 with the code `error_code` if it does not exist."""
     described = await cluster.admin.describe_topic(topic)
     if not 0 <= partition < len(described.partitions):
         raise RestError(404, error_code, f"topic {topic} has no partition {partition}")
@@ -174,10 +176,11 @@ async def describe_partition(
 async def chunks_of(
     request: Request, idle_ms_max: int, wait: Callable[[float], Wait] = asyncio.timeout
 ) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body as they arrive; `wait(s)` bounds the wait for each of them.
+    """Yield the pieces of the body as they arrive. `wait(seconds)` is a context manager that bounds the wait for each
+    piece.
 
     Raises:
-        RestError: 408 if nothing arrived in that time: an incomplete body must not keep a request open for ever.
+        RestError: 408 if nothing arrives for `idle_ms_max`: an incomplete body must not keep a request open for ever.
     """
     stream = aiter(request.stream())
     while True:
@@ -198,11 +201,11 @@ async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) 
 
 
 async def read_long_body(request: Request, *, bytes_max: int = INT32_MAX) -> bytearray:
-    """Read the whole body into one growing buffer, because joining pieces to 64 MiB would take long.
+    """Read the whole body into one growing buffer. To join pieces of 64 MiB at the end would take long.
 
     Raises:
-        RestError: 413 as soon as more bytes arrive than allowed, whatever Content-Length says; 429 if the caller's
-        bodies, or all bodies together, are too large; 408 if the body arrives too slowly.
+        RestError: 413 if the body is larger than allowed, by its Content-Length or by the bytes that arrive; 429 if the
+        caller's bodies, or all bodies together, are too large; 408 if the body arrives too slowly.
     """
     shares: RequestShares = request.app.state.shares
     settings = cluster_of(request).settings
@@ -254,7 +257,8 @@ def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def while_connected(request: Request) -> AsyncIterator[None]:
-    """Cancel the `async with` block when the client disconnects. The request's body must have been read before.
+    """Cancel the `async with` block when the client disconnects. The request's body must have been read completely
+    before.
 
     Raises:
         ClientDisconnect: the client disconnected.
@@ -295,7 +299,9 @@ def _whole_number(text: str) -> int:
 
 
 async def _cluster(request: Request) -> ClusterAccess:
-    return cluster_of(request)  # a coroutine, because FastAPI runs plain functions in a thread
+    return cluster_of(
+        request
+    )  # this is a coroutine, because FastAPI would run a plain function in a thread
 
 
 Cluster = Annotated[ClusterAccess, Depends(_cluster)]

@@ -1,7 +1,8 @@
-"""JSON responses of any length: long ones are made and sent in pieces, and other requests get turns in between.
+"""JSON responses of any length. A long response is made and sent in pieces, and other requests run after each piece.
 
-Making a list of thousands of partitions takes a tenth of a second; in one piece it would stop all other requests.
-Each piece is sent before the items of the next one are made, so a slow client costs the memory of one piece.
+To make a list of thousands of partitions takes a tenth of a second, and would block all other requests if it was done
+at once. Each piece is sent before the items of the next piece are made, so a slow client costs the memory of one
+piece only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from odradek_gateway.rest.media_types import PLAIN
 
 ITEMS_PER_PIECE: Final = 100
-"""How many items are made and sent in one piece. An item takes up to 50 us to make and to encode."""
+"""The number of items that are made and sent in one piece. It takes up to 50 us to make and encode one item."""
 _PIECE_BYTES: Final = 256 << 10
 encode: Final = msgspec.json.Encoder().encode
 
@@ -31,9 +32,9 @@ def json_list(
     media_type: str = PLAIN,
     items_at_once: int = ITEMS_PER_PIECE,
 ) -> Response:
-    """Return a response that has these items between the bytes `before` and `after`.
+    """Return a response whose body is `before`, the items as JSON separated by commas, and `after`.
 
-    A list of up to `items_at_once` items is sent in one piece with its Content-Length, a longer one in chunks.
+    A list of up to `items_at_once` items is sent in one piece with a Content-Length, a longer list in chunks.
     """
     rest = iter(items)
     first = list(islice(rest, items_at_once + 1))
@@ -51,7 +52,7 @@ def json_object(
     media_type: str = PLAIN,
     items_at_once: int = ITEMS_PER_PIECE,
 ) -> Response:
-    """Return a response with a JSON object: first these fields, last a field `name` with the list of these items."""
+    """Return a response with a JSON object: first `fields`, then a field `name` with the list of `items`."""
     start = encode(fields)[:-1] + (b"," if fields else b"")
     before = start + encode(name) + b":["
     return json_list(
@@ -72,7 +73,9 @@ def _inner(items: Sequence[Any]) -> bytes:
 
 
 class ReadyPieces(Response):
-    """A response whose body is complete. Its pieces are sent one by one, as fast as the client reads."""
+    """A response with a complete body that consists of `pieces`. They are sent one by one, as fast as the client reads,
+    and other requests run after each piece.
+    """
 
     def __init__(
         self, pieces: Sequence[bytes], *, status_code: int = 200, media_type: str = PLAIN

@@ -1,4 +1,4 @@
-"""v2: the routes by which an instance commits offsets and seeks."""
+"""The v2 routes by which a consumer instance commits offsets and seeks."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ router = APIRouter(tags=["v2 consumers"])
 
 
 class NamedOffset(NamedPartition):
-    """The partition and offset of a record."""
+    """The partition and the offset of one record, in a commit or a seek."""
 
     offset: Annotated[int, msgspec.Meta(ge=0, lt=INT64_MAX)]
     metadata: str | None = None
 
 
 class NamedTime(NamedPartition):
-    """A partition and a time (RFC 3339; without a zone it is UTC)."""
+    """A partition and the time to which an instance seeks (RFC 3339; a time without a zone is UTC)."""
 
     timestamp: datetime.datetime
     metadata: str | None = None
 
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The offsets of the last records that were processed. null commits all records that were read."""
+    """The body of a commit: for each partition the offset of the last record that was processed. If `offsets` is null,
+    all records that were read are committed.
+    """
 
     offsets: Annotated[list[NamedOffset], msgspec.Meta(min_length=1)] | None = None
 
 
 class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Offsets, times, or both, to which an instance seeks."""
+    """The body of a seek: offsets, times, or both."""
 
     offsets: list[NamedOffset] = []
     timestamps: list[NamedTime] = []
@@ -76,15 +78,15 @@ async def commit(
     request: Request,
     is_async: Annotated[str, Query(alias="async")] = "false",
 ) -> Response:
-    """Commit the offsets in the body; with an empty body, commit all records that were read.
+    """Commit the offsets in the body. With an empty body, commit all records that the instance has read.
 
-    A commit with `async` also waits until it is done.
+    The response comes after the commit, even if the query parameter `async` is true.
     """
     _COMMIT.check_type(request)
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
         offsets = _COMMIT.decode(body).offsets
-        # A request names the last record that was processed; Kafka commits the offset after it.
+        # A request names the last processed record, but a committed offset is that of the next record.
         await instance.commit(
             None if offsets is None else {at.name: at.offset + 1 async for at in in_turns(offsets)}
         )
@@ -100,9 +102,10 @@ async def commit(
     openapi_extra=PARTITIONS.openapi,
 )
 async def committed(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Return committed offsets of the partitions in the body (a GET with a body, as the API has it).
+    """Return the group's committed offsets for the partitions in the body (the API defines a GET with a body).
 
-    A commit names the last processed record, but this response names the one after it, as Kafka's REST proxy does.
+    A commit request names the offset of the last processed record, but this response has the offset after it, as in
+    Kafka's REST proxy.
     """
     PARTITIONS.check_type(request)
 
@@ -130,9 +133,9 @@ async def seek(group: GroupName, instance: InstanceName, request: Request) -> Re
     _SEEK.check_type(request)
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
-        wanted = _SEEK.decode(body)
-        times = {at.name: _ms_of(at.timestamp) async for at in in_turns(wanted.timestamps)}
-        offsets = {at.name: at.offset async for at in in_turns(wanted.offsets)}
+        seek = _SEEK.decode(body)
+        times = {at.name: _ms_of(at.timestamp) async for at in in_turns(seek.timestamps)}
+        offsets = {at.name: at.offset async for at in in_turns(seek.offsets)}
         if not times and not offsets:
             raise RestError(
                 422, 422, "the body has neither offsets nor timestamps: it needs at least one entry"
@@ -188,7 +191,9 @@ async def _seek_all(
 
 
 async def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
-    """Raise RestError 40903 if one of the partitions is not assigned. It is called before any position is changed."""
+    """Raise RestError 40903 if the consumer is not assigned all of these partitions. It is called before a seek changes
+    any position.
+    """
     assigned = set(consumer.assignment())
     async for name in in_turns(names):
         if name not in assigned:

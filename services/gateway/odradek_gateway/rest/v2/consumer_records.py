@@ -1,4 +1,4 @@
-"""v2: the route by which an instance reads records."""
+"""The v2 route by which a consumer instance reads records."""
 
 from __future__ import annotations
 
@@ -42,10 +42,12 @@ async def read_records(
     timeout: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     max_bytes: Annotated[int, Query(ge=1, le=2**31 - 1)] = _BYTES_MAX,
 ) -> Response:
-    """Return the records that exist or arrive within `timeout` ms (default: that of the instance).
+    """Return the next records, and wait up to `timeout` ms if there are none (default: consumer.request.timeout.ms of
+    the instance).
 
-    The Accept header must allow the instance's format. If the next record is of another format, the response is error
-    42203. Nothing is skipped silently: that record is read again until the client seeks to an offset after it.
+    The Accept header must allow the instance's format. If the next record does not have this format, the response is
+    error 42203. No record is skipped: further requests fail in the same way until the client seeks to an offset after
+    that record.
     """
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
@@ -58,7 +60,7 @@ async def read_records(
         _read_again(consumer, rest)
         if rest and rest[0] is records[0]:
             raise _not_of_the_format(rest[0], instance.spec.format)
-        # The client does not receive these records, so the next request reads them again.
+        # A client that has disconnected does not receive these records, so the next request must read them again.
         if await request.is_disconnected():
             _read_again(consumer, records)
         return ReadyPieces(pieces, media_type=media_type)
@@ -71,7 +73,8 @@ def _media_type(instance: Instance, request: Request) -> str:
     try:
         return accepted(request.headers.get("accept"), (own_type, V2))
     except RestError:
-        # If this API does not have the type at all, the response is 406 without an error code of its own.
+        # A media type of another embedded format gets the code FORMAT_MISMATCH. Any other type gets a plain 406,
+        # which this call raises.
         accepted(request.headers.get("accept"), NO_RECORDS)
         words = f"the instance's format is {instance.spec.format}: accept {own_type}"
         raise RestError(406, FORMAT_MISMATCH, words) from None
@@ -80,10 +83,10 @@ def _media_type(instance: Instance, request: Request) -> str:
 async def _read(
     instance: Instance, consumer: Consumer, request: Request, wait_ms: int, max_bytes: int
 ) -> list[ConsumerRecord]:
-    """Read at least `fetch.min.bytes` of records, or those that arrived until the time is up or the gateway stops.
+    """Read records until they have `fetch.min.bytes`, the time is up, or the gateway stops; return those that arrived.
 
-    One call takes them all from the consumer: a second call would mark the records of the first one as processed, and
-    they might be committed before the client has them.
+    All records come from one call of `getmany`. A second call would mark the records of the first one as processed, and
+    their offsets might be committed before the client has received them.
     """
     records_max = max(1, min(_RECORDS_MAX, max_bytes // 16))
     min_bytes = max(1, min(instance.spec.fetch_min_bytes, max_bytes))
@@ -99,10 +102,10 @@ async def _read(
 async def _formatted(
     records: Sequence[ConsumerRecord], form: EmbeddedFormat, max_bytes: int
 ) -> tuple[list[bytes], Sequence[ConsumerRecord]]:
-    """Return the body with the records that fit and are of the format, and the records that are left.
+    """Return the pieces of the response body, and the records that are not in it.
 
-    The body has at least one record if the first one is of the format. Other requests get a turn after each piece of
-    the body.
+    The body ends before the first record that does not have the format, or that would exceed `max_bytes`; the first
+    record may exceed `max_bytes`. Other requests get a turn after each piece of the body.
     """
     pieces: list[bytes] = [b"["]
     formatted: list[dict[str, Any]] = []
@@ -132,7 +135,7 @@ async def _formatted(
 
 
 def _as_json(record: ConsumerRecord, form: EmbeddedFormat) -> dict[str, Any]:
-    """Return a record as v2 shows it. Raises RestError if it is not of the format."""
+    """Return a record in v2's JSON form. Raises RestError 42203 if its key or value does not have the format."""
     binary = FORMATS["binary"]
     return {
         "topic": record.topic,
@@ -153,7 +156,7 @@ def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
     for record in records:
         firsts.setdefault((str(record.topic), record.partition), record.offset)
     for name, offset in firsts.items():
-        # Otherwise another member owns the partition now, and reads the records.
+        # If the partition is no longer assigned, another member of the group reads these records.
         if name in assigned:
             consumer.seek(name, offset)
 

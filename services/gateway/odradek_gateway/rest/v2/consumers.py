@@ -1,4 +1,6 @@
-"""v2: the routes of consumer instances. Any gateway serves a request about any of them (see `instances`)."""
+"""The v2 routes that create, subscribe, assign and delete consumer instances. Any gateway accepts requests about any
+instance (see `instances`).
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,10 @@ def instances_of(request: Request) -> Instances:
 async def at_owner(
     group: str, name: str, request: Request, work: Work, *, at_stop: Elsewhere | None = None
 ) -> Response:
-    """Call `work` with the instance and the request's body if this gateway serves the instance; else pass the request
-    on.
+    """If this gateway serves the instance, call `work` with it and the request's body, and return the response. If
+    another gateway serves the instance, pass the request on to it and return its response.
 
-    `at_stop` is for long polls: it is the response if this gateway stops while another one handles the request.
+    `at_stop` is for long polls: it is the response if this gateway stops while the other gateway handles the request.
     """
     body = await read_body(request)
     instances = instances_of(request)
@@ -75,7 +77,8 @@ async def at_owner(
                 try:
                     return await work(instances, instance, body)
                 finally:
-                    instance.used()  # a long poll may last longer than consumer.instance.timeout.ms
+                    # A long poll may last longer than consumer.instance.timeout.ms.
+                    instance.used()
     raise in_motion()
 
 
@@ -84,7 +87,7 @@ _Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
 
 
 class SubscribeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A subscription: either topics by name, or a pattern."""
+    """A subscription: either topic names, or a pattern for topic names (RE2 syntax)."""
 
     topics: list[_Topic] | None = None
     topic_pattern: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -98,12 +101,12 @@ class NamedPartition(msgspec.Struct):
 
     @property
     def name(self) -> TopicPartition:
-        """The partition as the SDK names it."""
+        """The partition as the SDK's TopicPartition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class NamedPartitions(msgspec.Struct, forbid_unknown_fields=True):
-    """The partitions that a request names, at least one."""
+    """The partitions that a request names. There is at least one."""
 
     partitions: Annotated[list[NamedPartition], msgspec.Meta(min_length=1)]
 
@@ -141,7 +144,7 @@ PARTITIONS = JsonBody(
     openapi_extra=_INSTANCE.openapi,
 )
 async def create_instance(group: GroupName, request: Request) -> Response:
-    """Create an instance; further requests go to its `base_uri`."""
+    """Create a consumer instance. The client sends further requests to the `base_uri` in the response."""
     body = await _INSTANCE.read(request)
     spec = await instances_of(request).create(spec_of_request(group, body))
     base = str(request.base_url).rstrip("/")
@@ -171,14 +174,16 @@ async def subscribe(group: GroupName, instance: InstanceName, request: Request) 
     _SUBSCRIPTION.check_type(request)
 
     async def work(instances: Instances, instance: Instance, body: bytes) -> Response:
-        wanted = _SUBSCRIPTION.decode(body)
-        if bool(wanted.topics) == (wanted.topic_pattern is not None):
-            words = "give either topics, at least one, or topic_pattern"
+        subscription = _SUBSCRIPTION.decode(body)
+        if bool(subscription.topics) == (subscription.topic_pattern is not None):
+            words = "the body must have either topics (at least one) or topic_pattern"
             raise RestError(409, ILLEGAL_STATE, words)
-        if wanted.topic_pattern is not None:
-            _require_pattern(wanted.topic_pattern)
+        if subscription.topic_pattern is not None:
+            _require_pattern(subscription.topic_pattern)
         spec = replace(
-            instance.spec, topics=tuple(wanted.topics or ()), pattern=wanted.topic_pattern
+            instance.spec,
+            topics=tuple(subscription.topics or ()),
+            pattern=subscription.topic_pattern,
         )
         await instances.use(instance, spec)
         # Join the group now, so that the first request for records returns some.
@@ -190,7 +195,7 @@ async def subscribe(group: GroupName, instance: InstanceName, request: Request) 
 
 @router.get(f"{BASE}/subscription", response_model=Subscription, responses=ERRORS)
 async def get_subscription(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Return the subscribed topics, and the pattern."""
+    """Return the instance's subscription: its topic names, or its pattern."""
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
         topics, pattern = instance.spec.topics, instance.spec.pattern
@@ -215,13 +220,13 @@ async def unsubscribe(group: GroupName, instance: InstanceName, request: Request
     f"{BASE}/assignments", status_code=204, responses=ERRORS, openapi_extra=PARTITIONS.openapi
 )
 async def assign(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Assign exactly these partitions, without group management."""
+    """Assign the partitions in the body to the instance, instead of any that it had, without group management."""
     PARTITIONS.check_type(request)
 
     async def work(instances: Instances, instance: Instance, body: bytes) -> Response:
         named = PARTITIONS.decode(body).partitions
         await asyncio.sleep(0)
-        names = {one.name: None async for one in in_turns(named)}
+        names = {partition.name: None async for partition in in_turns(named)}
         spec = replace(instance.spec, partitions=tuple((n.topic, n.partition) for n in names))
         await instances.use(instance, spec)
         return Response(status_code=204)
@@ -231,8 +236,8 @@ async def assign(group: GroupName, instance: InstanceName, request: Request) -> 
 
 @router.get(f"{BASE}/assignments", response_model=Assignments, responses=ERRORS)
 async def get_assignments(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Return the partitions that the instance reads: none before it has subscribed or has been assigned
-    partitions.
+    """Return the partitions that are assigned to the instance. The list is empty if it has no subscription and no
+    manual assignment.
     """
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:

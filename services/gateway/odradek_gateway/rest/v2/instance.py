@@ -1,4 +1,4 @@
-"""One consumer instance: a member of its group, and the format of the records that it returns."""
+"""One consumer instance of REST v2: its options, and the SDK consumer by which it reads and commits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from odradek_gateway.errors import (
 from odradek_runtime.logs import event_log
 
 _WAITING_MAX: Final = 32
-"""The most requests that wait for one instance. Each of them counts against the gateway's limit of requests."""
+"""The most requests that may wait until one instance is free. Each of them counts as a running request of the gateway
+(`requests.max`).
+"""
 _DISMISS_S: Final = 5.0
 _AUTO_COMMIT_S: Final = 5.0  # like the default of auto.commit.interval.ms
 _log = event_log(__name__)
@@ -34,7 +36,7 @@ _WHOLE_MAX: Final = 2**31 - 1
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[^/%]{0,249}")
 INSTANCE_CONFIGS: Final[dict[str, Any]] = {
     "title": "InstanceConfigs",
-    "description": "All are optional; values may be strings.",
+    "description": "All configs are optional. Numbers and booleans may be given as strings.",
     "type": "object",
     "additionalProperties": False,
     "properties": {
@@ -64,7 +66,9 @@ INSTANCE_CONFIGS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """The state of an instance that another gateway needs to take it over; kept in the registry as JSON."""
+    """The configuration and subscription of an instance. The registry topic stores it as JSON, so that another gateway
+    can take the instance over.
+    """
 
     group: str
     name: str
@@ -79,11 +83,11 @@ class InstanceSpec:
     pattern: str | None = None
     partitions: tuple[tuple[str, int], ...] = ()
     member_id: str = ""
-    """Id of the member that the gateway which serves the instance uses; empty if an older gateway wrote the spec."""
+    """Member id with which the instance joins its group; empty if an older version of the gateway wrote the spec."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> InstanceSpec:
-        """Read the registry's JSON; fields that a newer gateway wrote are ignored."""
+        """Make a spec from the registry's JSON. Fields that a newer version of the gateway added are ignored."""
         names = {spec_field.name for spec_field in fields(cls)}
         return cls(
             **{
@@ -95,9 +99,9 @@ class InstanceSpec:
 
 
 def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
-    """Convert a create request to a spec. Raises 422 for an invalid config.
+    """Make a spec from the body of a create request. Raises RestError 42204 for an invalid config.
 
-    All values may be strings, as clients of v2 send them.
+    Numbers and booleans may be strings, because clients of v2 send strings.
     """
     unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
     if unknown:
@@ -145,7 +149,8 @@ def _bad(message: str) -> RestError:
 class Instance:
     """A consumer instance that this gateway serves. It handles one request at a time, as clients of the API expect.
 
-    A request that waited for its turn must check `is_ended`: the instance may have been deleted or taken over.
+    A request that has waited in `turn` must check `is_ended`, because the instance may have been deleted or taken over
+    by another gateway in the meantime.
     """
 
     client: Client
@@ -170,12 +175,14 @@ class Instance:
         return time.monotonic() - self.used_at_s
 
     def used(self) -> None:
-        """Record the time at which a request begins or ends to use the instance."""
+        """Set the time of the last use to now. It is called when a request begins and when it ends."""
         self.used_at_s = time.monotonic()
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold the instance for one request; others wait. Raises RestError 429 if too many wait."""
+        """Lock the instance for one request, and wait until it is free. Raises RestError 429 if too many requests
+        wait.
+        """
         if self._requests > _WAITING_MAX:
             words = f"{_WAITING_MAX} requests wait for instance {self.spec.name}"
             raise RestError(429, 42901, words)
@@ -187,14 +194,16 @@ class Instance:
             self._requests -= 1
 
     def rest(self) -> None:
-        """Drop the records that were fetched ahead, and fetch none until the next read."""
+        """Discard the records that were fetched ahead, and fetch no records until the next read."""
         if self._consumer is not None:
             self._consumer.pause()
             self._is_resting = True
 
     async def end(self, *, is_moved: bool = False) -> None:
-        """Leave the group, and serve no further request. If the instance commits automatically, commit first, unless
-        it is served by another gateway now, which may have committed other offsets since.
+        """Close the instance: leave the group, and refuse further requests.
+
+        An instance that commits automatically commits first, except if another gateway has taken it over (`is_moved`):
+        that gateway may have committed later offsets.
         """
         self.is_ended = True
         await self._leave(commits=not is_moved)
@@ -212,7 +221,7 @@ class Instance:
             raise RestError(
                 409,
                 ILLEGAL_STATE,
-                "an instance has either a subscription or a manual assignment: delete the present one first",
+                "an instance has either a subscription or a manual assignment: delete the current one first",
             )
         if spec == self.spec:
             return
@@ -220,10 +229,10 @@ class Instance:
         self.spec = spec
 
     async def consumer(self) -> Consumer:
-        """Return the SDK's consumer; it is made at first use.
+        """Return the instance's SDK consumer. The first call creates it and, with a subscription, joins the group.
 
         Raises:
-            RestError: 40903 before any subscription or assignment; 50003 if the instance has ended.
+            RestError: 40903 if the instance has no subscription and no assignment; 50003 if it was closed.
         """
         self._require_open()
         if self._consumer is not None:
@@ -249,7 +258,7 @@ class Instance:
         elif spec.partitions:
             names = [TopicPartition(topic, index) for topic, index in spec.partitions]
             committed = await self.client.admin.group_offsets(spec.group, names)
-            # The instance may have ended during the call, and nothing would close a new consumer.
+            # The instance may have been closed during the call, and then nobody would close a new consumer.
             self._require_open()
             consumer = self.client.consumer(
                 auto_offset_reset=reset,
@@ -267,7 +276,9 @@ class Instance:
         return consumer
 
     async def read_begins(self) -> Consumer:
-        """Return the consumer for a read. Records of earlier reads now count as processed and may be committed."""
+        """Return the consumer for a read. Records of earlier reads now count as processed, so their offsets may be
+        committed.
+        """
         consumer = await self.consumer()
         if self._is_resting:
             self._is_resting = False
@@ -277,7 +288,7 @@ class Instance:
         return consumer
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
-        """Commit these offsets, or all records that were read."""
+        """Commit these offsets. None commits the offsets of all records that were read."""
         consumer = await self.consumer()
         if not self.spec.partitions:
             await consumer.commit(offsets)
@@ -295,26 +306,26 @@ class Instance:
             )
 
     async def dismiss(self, member_id: str) -> None:
-        """Remove the member of the gateway that served the instance before, and whose session has not ended.
+        """Remove from the group the member that the instance's former gateway used.
 
-        Until then the member would keep the partitions, and this gateway would read nothing.
+        Otherwise that member would own the partitions until its session times out, and this gateway would read nothing.
         """
         try:
             async with asyncio.timeout(_DISMISS_S):
                 await self.client.admin.remove_group_member(self.spec.group, member_id)
         except (UnknownGroup, InvalidRequest):
-            pass  # it had read nothing yet, or its session has ended
+            pass  # the member never joined, or its session has timed out
         except (OdradekError, TimeoutError) as error:
             _log.warning(
-                "Failed to remove the member of a gateway that does not respond; its partitions are read when its"
-                " session has ended",
+                "Failed to remove the group member of a gateway that does not respond; no records are read from its"
+                " partitions until its session times out",
                 group=self.spec.group,
                 instance=self.spec.name,
                 reason=str(error),
             )
 
     async def _auto_commit(self, consumer: Consumer) -> None:
-        """Commit the offsets of an instance with a manual assignment; a group member commits by itself."""
+        """Commit the offsets of an instance with a manual assignment. The SDK's consumer commits for a group member."""
         if not self.spec.partitions or not self.spec.auto_commit:
             return
         self._committed_at_s = time.monotonic()

@@ -1,13 +1,15 @@
-"""The registry of consumer instances: the compacted topic `__rest_consumers`, which every gateway reads from start to
-end.
+"""The registry of consumer instances: the compacted topic `__rest_consumers`, which every gateway reads from its
+beginning.
 
-A record's key is `group/instance`; its value has the instance's spec, the gateway that serves it, and a number that
-rises with each takeover. Two gateways may take an instance over at once: the first record with a number wins. Every
-gateway, also the one that wrote it, ignores a later record with the same number, because all read the same order.
+A record's key has the group and the name of an instance. Its value has the instance's spec, the gateway that serves
+the instance, and a number that rises with each takeover. If two gateways take an instance over at the same time, both
+write a record with the same number. The first of these records wins: every gateway ignores the second one, and all
+gateways read the records in the same order.
 
-A gateway repeats the registrations of its own instances while they are used (`update`). A registration that was not
-repeated for a long time belongs to an unused instance of a dead gateway, and any gateway may delete it
-(`unheard_of`). Its age counts by this process's clock from when it read the record, so clocks need not agree.
+A gateway writes the registrations of its own instances again while they are used (`update`). A registration that was
+not written again for a long time belongs to an unused instance of a dead gateway, and any gateway may delete it
+(`unheard_of`). Each gateway measures this time by its own clock from when it read the record, so the clocks of
+gateways need not agree.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from odradek_runtime.logs import event_log
 def supervised(
     work: Coroutine[Any, Any, None], name: str, on_failure: Callable[[BaseException], object]
 ) -> asyncio.Task[None]:
-    """Start a task that lasts as long as the process. If an error ends the task, `on_failure` is called with it."""
+    """Start a task that runs as long as the process. If the task fails, `on_failure` is called with the exception."""
     task = asyncio.create_task(work, name=name)
 
     def ended(done: asyncio.Task[None]) -> None:
@@ -62,9 +64,9 @@ class Registration:
 
 
 class InstanceRegistry:
-    """Which gateway serves each consumer instance, as far as this process has read the registry topic.
+    """Knows which gateway serves each consumer instance, as far as this process has read the registry topic.
 
-    The first call of `start` begins to read that topic, `close` stops reading.
+    The first call of `start` starts a task that reads the topic; `close` ends the task.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class InstanceRegistry:
         on_failure: Callable[[BaseException], object],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_failure` is called if an internal error ends the task that reads the topic, because no instance can be
-        served without that task.
+        """`on_failure` is called if an internal error ends the task that reads the topic. Without this task the gateway
+        cannot serve any instance.
         """
         self._client = client
         self._producer = producer
@@ -91,7 +93,7 @@ class InstanceRegistry:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Begin to read the topic, and wait until all records written so far are read."""
+        """Start to read the topic, and wait until all records are read that exist now. Later calls do nothing."""
         async with self._starting:
             if self._reading is not None:
                 return
@@ -100,11 +102,11 @@ class InstanceRegistry:
             await self.catch_up()
 
     async def _make_topic(self) -> None:
-        """Create the topic with the cluster's default replication factor or, if that is more, with one replica for each
-        broker up to _REPLICAS.
+        """Create the topic if it does not exist. Its replication factor is the cluster's default or the number of
+        brokers (at most _REPLICAS), whichever is higher.
 
-        While a cluster starts, the default may be low because there are few brokers, and a topic keeps the replication
-        factor that it was created with.
+        While a cluster starts, the default may be low because few brokers are live, and a topic keeps the replication
+        factor with which it was created.
         """
         admin = self._client.admin
         try:
@@ -123,7 +125,7 @@ class InstanceRegistry:
             raise RestError(503, KAFKA_RETRIABLE_ERROR, words) from None
 
     async def catch_up(self) -> None:
-        """Wait until all records written so far are read."""
+        """Wait until this process has read all records that the topic has now. Raises TimeoutError after 10 s."""
         async with self._client.consumer() as consumer:
             ends = await consumer.end_offsets([(TOPIC, 0)])
         await self._wait_for(next(iter(ends.values())) - 1)
@@ -135,42 +137,44 @@ class InstanceRegistry:
             await asyncio.wait({self._reading})
 
     def find(self, group: str, name: str) -> Registration | None:
-        """Return an instance's registration, as far as this gateway has read the topic."""
+        """Return an instance's registration as far as this gateway has read the topic; None if there is none."""
         return self._known.get((group, name))
 
     def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
-        """Return the instances whose registration was not repeated for this many seconds, by the clock of
-        this process.
-        """
+        """Return the instances whose registration this process last read more than `longer_than_s` ago."""
         since_s = self._clock_s() - longer_than_s
         return [known.spec for known in self._known.values() if known.heard_at_s < since_s]
 
     async def add(self, spec: InstanceSpec) -> bool:
-        """Register a new instance as served by this gateway. Return False if its name is taken."""
+        """Register a new instance that this gateway serves. Return False if the group already has an instance with
+        this name.
+        """
         if self.find(spec.group, spec.name) is not None:
             return False
         return (await self._register(spec, 1)).owner == self._url
 
     async def update(self, spec: InstanceSpec) -> bool:
-        """Write the spec of an instance again. Return False if this gateway no longer serves the instance."""
+        """Write the registration of an instance again, with this spec. Return False if another gateway serves the
+        instance now, or if the instance was deleted.
+        """
         present = self.find(spec.group, spec.name)
         if present is None or present.owner != self._url:
             return False
         return (await self._register(spec, present.number)).owner == self._url
 
     async def take_over(self, present: Registration, spec: InstanceSpec) -> bool:
-        """Register the instance as served by this gateway. Return False if another gateway was faster."""
+        """Register an existing instance as served by this gateway. Return False if another gateway was first."""
         number = present.number + (present.owner != self._url)
         return (await self._register(spec, number)).owner == self._url
 
     async def forget(self, group: str, name: str) -> None:
-        """Delete the registration."""
+        """Delete an instance's registration."""
         await self._write((group, name), None)
 
     async def _register(self, spec: InstanceSpec, number: int) -> Registration:
-        """Write that this gateway serves the instance.
+        """Write a registration of this gateway for the instance, and wait until it is read.
 
-        Return the registration that won, which may be another gateway's.
+        Return the registration that is valid then; it may be another gateway's.
         """
         key = (spec.group, spec.name)
         spec_fields = {field.name: getattr(spec, field.name) for field in fields(spec)}
@@ -213,7 +217,7 @@ class InstanceRegistry:
                     " reading it again",
                     reason=str(error),
                 )
-                self._position = -1  # so that everything is read again
+                self._position = -1  # the topic is read again from its beginning
                 await asyncio.sleep(_READ_AGAIN_S)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:

@@ -1,13 +1,12 @@
-"""The consumer instances that this gateway serves, and the forwarding of requests for those that other gateways
-serve.
+"""The consumer instances that this gateway serves. Requests for instances of other gateways are passed on.
 
-A request may reach any gateway. If another one serves the instance, the request is passed on; if that gateway does not
-respond, this one takes the instance over and continues at the committed offsets.
+A client may send a request to any gateway. If another gateway serves the instance, the request is passed on to it. If
+that gateway does not respond, this gateway takes the instance over and continues at the committed offsets.
 
-An instance ends when it is deleted, or when it got no request for `consumer.instance.timeout.ms`. The gateway that
-serves it ends it; if that gateway is gone, any other one ends it after twice that time. Records that an instance
-fetched ahead are dropped when it was not read for _READ_AHEAD_S, because thousands of instances may be open while few
-are read.
+An instance is closed when a client deletes it, or when it got no request for `consumer.instance.timeout.ms`. The
+gateway that serves the instance closes it. If that gateway has died, any other gateway deletes the registration after
+twice that time. Thousands of instances may be open while only few are read. So an instance that was not read for
+_READ_AHEAD_S discards the records that it has fetched ahead.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _log = event_log(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The response of the gateway that serves the instance, to be returned unchanged."""
+    """The response of another gateway, which serves the instance. It is returned to the client unchanged."""
 
     status: int
     body: bytes
@@ -58,27 +57,29 @@ class Elsewhere:
 
 
 class PassedRequest(NamedTuple):
-    """A request that may be passed on to another gateway. Path and query are as the client encoded them."""
+    """A request that may be passed on to another gateway. Path and query have the encoding that the client sent.
+
+    `while_connected` makes a context manager that cancels its block when the client disconnects. `at_stop` is the
+    response to a long poll if this gateway stops while the other gateway handles the request; None for other requests.
+    """
 
     method: str
     raw_path: bytes
     query: bytes
     headers: Mapping[str, str]
     body: bytes
-    while_connected: Callable[
-        [], AbstractAsyncContextManager[None]
-    ]  # cancels a wait when the client disconnects
-    at_stop: Elsewhere | None = None  # the response to a long poll if this gateway stops
+    while_connected: Callable[[], AbstractAsyncContextManager[None]]
+    at_stop: Elsewhere | None = None
 
     @property
     def path(self) -> str:
-        """Return path and query; characters that a URL may not contain are percent-encoded."""
+        """The path with the query. Characters that a URL may not contain are percent-encoded."""
         path = quote(self.raw_path, safe="/%:@!$&'()*+,;=~")
         return f"{path}?{quote(self.query, safe='/%:@!$&*+,;=~?')}" if self.query else path
 
 
 class Instances:
-    """All instances that this gateway serves, and the registry of those that others serve."""
+    """The instances that this gateway serves, and the registry of the instances of all gateways."""
 
     def __init__(
         self,
@@ -88,9 +89,9 @@ class Instances:
         accesses: CallerAccesses | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`accesses` is None without authentication; `tls` is for requests to other gateways.
+        """`accesses` is None if callers are not authenticated. `tls` is for requests to other gateways.
 
-        `on_failure` is called if an internal error ends a background task, because instances cannot be served any more.
+        `on_failure` is called if an internal error ends a background task, without which no instance can be served.
         """
         self._cluster = cluster
         self._accesses = accesses
@@ -109,11 +110,14 @@ class Instances:
         self._sweeping: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """The number of instances served here."""
+        """The number of instances that this gateway serves."""
         return len(self._local)
 
     async def close(self) -> None:
-        """Make the automatic commits, and leave all groups. The instances stay registered."""
+        """Commit the offsets of instances that commit automatically, and leave all groups.
+
+        The instances stay registered, so that other gateways can take them over.
+        """
         if self._sweeping is not None:
             self._sweeping.cancel()
         ends = (
@@ -128,7 +132,12 @@ class Instances:
             await self._http.aclose()
 
     async def create(self, spec: InstanceSpec) -> InstanceSpec:
-        """Register and serve a new instance; one without a name gets a random one."""
+        """Register and serve a new instance, and return its spec. An instance without a name gets a random name.
+
+        Raises:
+            RestError: 409 if the group already has an instance with this name, 429 if this gateway serves
+            `consumer.instances.max` instances.
+        """
         await self._start()
         self._require_room()
         spec = replace(spec, principal=current_caller().principal, member_id=str(uuid.uuid4()))
@@ -152,7 +161,8 @@ class Instances:
         return spec
 
     async def find(self, group: str, name: str, request: PassedRequest) -> Instance | Elsewhere:
-        """Return the instance if it is served here, else the response of the gateway that serves it.
+        """Return the instance if this gateway serves it. Otherwise pass the request on to the gateway that serves the
+        instance, and return its response; if that gateway does not respond, take the instance over and return it.
 
         Raises:
             RestError: 40403 if there is no such instance, 403 if it belongs to another caller, 50003 while it moves
@@ -180,7 +190,7 @@ class Instances:
         if known.owner == self._cluster.url and local is not None:
             local.used()
             return local
-        # Another gateway had not heard from this one, and took the instance over.
+        # The instance is still open here, but another gateway has taken it over because this one did not respond.
         if local is not None:
             del self._local[(group, name)]
             await local.end(is_moved=True)
@@ -208,7 +218,9 @@ class Instances:
             )
 
     def _served_here(self, spec: InstanceSpec) -> Instance:
-        """Return the instance. A request that arrived after the registration may already have created it."""
+        """Return the local object of a registered instance, and create it if there is none. A request that arrived
+        right after the registration may already have created it.
+        """
         key = (spec.group, spec.name)
         if key not in self._local:
             self._local[key] = self._instance(spec)
@@ -226,7 +238,7 @@ class Instances:
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
-        # A gateway that is alone passes nothing on; httpx and its CA certificates take 0.1 s of a start.
+        # Imported here, because httpx and its CA certificates take 0.1 s to load, and a single gateway never uses them.
         import httpx
 
         return httpx.AsyncClient(
@@ -264,7 +276,7 @@ class Instances:
                     content=request.body,
                     extensions=self._tls_name,
                 )
-        # This gateway's own limit was reached; the other gateway may be healthy.
+        # The limit of connections in this gateway was reached. The other gateway may be healthy, so do not take over.
         except httpx.PoolTimeout:
             raise RestError(
                 503,
@@ -279,15 +291,15 @@ class Instances:
         except TimeoutError:
             if request.at_stop is None or not self._cluster.waits.is_stopping:
                 raise
-            # The other gateway notices the disconnect, and keeps the records for the next request.
+            # The other gateway notices that the connection was closed, and returns the records to the next request.
             return request.at_stop
         content_type = response.headers.get("content-type")
         return Elsewhere(response.status_code, response.content, content_type)
 
     @contextlib.asynccontextmanager
     async def _while_waiting(self, request: PassedRequest) -> AsyncIterator[None]:
-        """Bound a wait for another gateway: it ends when the client disconnects or, for a long poll, when this
-        gateway stops.
+        """Bound the wait for another gateway's response in an `async with` block. The wait ends when the client
+        disconnects or, for a long poll, when this gateway stops.
         """
         async with contextlib.AsyncExitStack() as stack:
             if request.at_stop is not None:
@@ -296,7 +308,12 @@ class Instances:
             yield
 
     async def _take_over(self, known: Registration) -> Instance:
-        """Take the instance over from an owner that does not respond, unless another gateway already did."""
+        """Take the instance over from a gateway that does not respond, and return it.
+
+        Raises:
+            RestError: 50003 if another gateway took the instance over first, 40403 if it was deleted, 429 if this
+            gateway serves too many instances.
+        """
         group, name = known.spec.group, known.spec.name
         async with self._taking_over:
             local = self._local.get((group, name))
@@ -312,7 +329,7 @@ class Instances:
             if present.number != known.number:
                 raise in_motion()
             self._require_room()
-            # With a new id: the former gateway may be alive after all, and leave the group with the old one.
+            # Use a new member id: the former gateway may still be alive, and then it leaves the group with the old id.
             spec = replace(present.spec, member_id=str(uuid.uuid4()))
             if not await self.registry.take_over(present, spec):
                 raise in_motion()
@@ -327,13 +344,13 @@ class Instances:
             return instance
 
     async def use(self, instance: Instance, spec: InstanceSpec) -> None:
-        """Replace the subscription or assignment, and publish it to all gateways in the registry."""
+        """Replace the instance's subscription or assignment, and write it into the registry."""
         await instance.use(spec)
         if not await self.registry.update(spec):
             raise in_motion()
 
     async def remove(self, instance: Instance) -> None:
-        """Delete the instance. The caller holds its lock."""
+        """Close the instance and delete its registration. The caller holds the instance's lock."""
         spec = instance.spec
         await instance.end()
         try:
@@ -347,9 +364,7 @@ class Instances:
             del self._local[key]
 
     async def _sweep(self) -> None:
-        """End instances that were not used for too long, and repeat the registrations of the others, until
-        cancelled.
-        """
+        """Close unused instances, and write the registrations of the other instances again, until cancelled."""
         limit_s = self._cluster.settings.consumer_instance_timeout_ms / 1000
         while True:
             await asyncio.sleep(min(_SWEEP_S_MAX, limit_s / 4))
@@ -359,9 +374,8 @@ class Instances:
                 _log.warning("Failed to look for unused consumer instances", reason=repr(error))
 
     async def _sweep_once(self, limit_s: float) -> None:
-        for spec in self.registry.unheard_of(
-            limit_s / 2
-        ):  # this is first, because ending instances may take long
+        # The registrations are written first, because closing instances may take long.
+        for spec in self.registry.unheard_of(limit_s / 2):
             if (spec.group, spec.name) in self._local:
                 await self.registry.update(spec)
         over = []
@@ -409,5 +423,5 @@ class Instances:
 
 
 def in_motion() -> RestError:
-    """Return the error for a request that arrived while the instance was moving between gateways."""
+    """Return the error for a request that arrived while its instance moved to another gateway."""
     return RestError(503, KAFKA_RETRIABLE_ERROR, "another gateway has just taken the instance over")

@@ -1,4 +1,4 @@
-"""The types of v2's responses, as openapi.json shows them."""
+"""The types of v2 response bodies, for openapi.json. The handlers encode responses without these types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class ReplicaV2(BaseModel):
-    """A replica of a partition."""
+    """A replica of a partition; `broker` is the broker's id."""
 
     broker: int
     leader: bool
@@ -16,7 +16,7 @@ class ReplicaV2(BaseModel):
 
 
 class PartitionV2(BaseModel):
-    """A partition."""
+    """A partition and its replicas; `leader` is the leader's broker id, -1 if there is no leader."""
 
     partition: int
     leader: int
@@ -24,7 +24,7 @@ class PartitionV2(BaseModel):
 
 
 class TopicV2(BaseModel):
-    """A topic."""
+    """A topic with its configs and partitions."""
 
     name: str
     configs: dict[str, str | None]
@@ -45,7 +45,7 @@ class BrokerIds(BaseModel):
 
 
 class RecordResult(BaseModel):
-    """The result of one record."""
+    """The result of one record: partition and offset if it was written, otherwise an error code and a message."""
 
     partition: int | None
     offset: int | None
@@ -89,7 +89,7 @@ class Assignments(BaseModel):
 
 
 class ConsumedHeader(BaseModel):
-    """A header; its value is base64."""
+    """A record header; its value is base64."""
 
     name: str
     value: str | None
@@ -108,7 +108,7 @@ class ConsumedRecord(BaseModel):
 
 
 class CommittedOffset(BaseModel):
-    """A committed offset: the one after the last record that was processed."""
+    """The committed offset of a partition: the offset after the last processed record."""
 
     topic: str
     partition: int
@@ -117,6 +117,6 @@ class CommittedOffset(BaseModel):
 
 
 class CommittedOffsets(BaseModel):
-    """Committed offsets of the requested partitions that have one."""
+    """The committed offsets of the requested partitions, without partitions that have no committed offset."""
 
     offsets: list[CommittedOffset]

@@ -1,6 +1,7 @@
-"""v2: the routes of topics, partitions, offsets and brokers, and of producing.
+"""The v2 routes of topics, partitions, offsets and brokers, and of producing records.
 
-A response to a produce request is 200 even if records failed; each record has its own result in it.
+The response to a produce request has one result for each record. Its status is 200 even if records failed, except 401
+and 403 if the caller may not write to the topic.
 """
 
 from __future__ import annotations
@@ -35,24 +36,28 @@ from odradek_gateway.rest.v2.shapes import (
 
 router = APIRouter(tags=["v2"])
 _ERRORS = errors_of(401, 403, 404, 406, 422, 429, 500, 503)
-_OUTCOMES_AT_ONCE = (
-    5_000  # encoding them takes under 3 ms; clients with a simple HTTP parser get a Content-Length
-)
+# Up to this many results are sent in one piece with a Content-Length, for clients with a simple HTTP parser. To encode
+# them takes less than 3 ms.
+_OUTCOMES_AT_ONCE = 5_000
 
 
 def media_type_of(request: Request) -> str:
-    """Return the media type of JSON without records that the client prefers. Raises RestError 406."""
+    """Return the media type for a response without records that the client prefers. Raises RestError 406 if it accepts
+    none.
+    """
     return accepted_without_records(request.headers.get("accept"))
 
 
 def json_response(content: Any, request: Request) -> Response:
-    """Return a short JSON response under the media type that the client prefers. Raises RestError 406."""
+    """Return a short JSON response with the media type that the client prefers. Raises RestError 406 if it accepts
+    none.
+    """
     return Response(encode(content), media_type=media_type_of(request))
 
 
 @router.get("/", response_model=dict[str, str], responses=errors_of(406, 429))
 async def root(request: Request) -> Response:
-    """Return an empty object, as Confluent does; a browser is sent to /docs."""
+    """Return an empty object, as Confluent's REST proxy does. A browser is redirected to /docs."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("docs", status_code=303)
     return json_response({}, request)
@@ -134,9 +139,8 @@ _BODIES: dict[str, Any] = {
         "required": True,
         "content": {
             name: content
-            for form in reversed(
-                [*FORMATS.values()]
-            )  # JSON is the first example, because most readers of the docs page try the first one
+            # JSON is the first example, because most readers of the docs page try the first one.
+            for form in reversed([*FORMATS.values()])
             for name, content in form.body.openapi["requestBody"]["content"].items()
         },
     }
@@ -144,7 +148,7 @@ _BODIES: dict[str, Any] = {
 
 
 class _Outcome(msgspec.Struct, gc=False):
-    """The result of one record."""
+    """The result of one record, as `shapes.RecordResult` describes it."""
 
     partition: int | None = None
     offset: int | None = None
@@ -159,7 +163,7 @@ class _Outcome(msgspec.Struct, gc=False):
     openapi_extra=_BODIES,
 )
 async def produce_to_topic(topic: TopicName, request: Request, cluster: Cluster) -> Response:
-    """Produce records to the partitions that they name, or that their keys choose."""
+    """Produce records to a topic. A record that names no partition goes to the partition that its key determines."""
     return await _produce(topic, None, request, cluster)
 
 

@@ -1,4 +1,4 @@
-"""v3: access control entries."""
+"""The v3 routes that list, create and delete access control entries (ACLs)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PatternTypeName = Literal["LITERAL", "PREFIXED"]
 
 
 class CreateAclRequest(msgspec.Struct):
-    """An entry to create; `principal` is like User:alice."""
+    """An access control entry to create. `principal` has the form User:NAME."""
 
     resource_type: ResourceTypeName
     resource_name: _Text
@@ -56,7 +56,7 @@ class CreateAclRequest(msgspec.Struct):
     host: _Text = "*"
 
     def acl(self) -> Acl:
-        """Return the entry as an `Acl`, the class that the SDK uses for it."""
+        """Return the entry as the SDK's `Acl`."""
         return Acl(
             resource_type=ResourceType[self.resource_type],
             resource_name=self.resource_name,
@@ -69,7 +69,7 @@ class CreateAclRequest(msgspec.Struct):
 
 
 class CreateAclsRequest(msgspec.Struct):
-    """Entries to create."""
+    """Access control entries to create."""
 
     data: Annotated[list[CreateAclRequest], msgspec.Meta(min_length=1, max_length=_ENTRIES_MAX)]
 
@@ -103,7 +103,7 @@ async def acl_filter(
     operation: _Operations = "ANY",
     permission: _Permissions = "ANY",
 ) -> AclFilter:
-    """Make a filter from query parameters; a missing parameter matches everything."""
+    """Make an ACL filter from query parameters. A parameter that is missing matches all entries."""
     return AclFilter(
         principal=principal,
         resource_type=ResourceType[resource_type],
@@ -124,9 +124,8 @@ async def acl_filter_to_delete(
     resource_name: _Any = "",
     host: _Any = "",
 ) -> AclFilter:
-    """Make a filter for a deletion. Resource type, pattern type, operation and permission are required, but may be ANY.
-
-    So a request whose filter was forgotten does not delete everything.
+    """Make an ACL filter for a deletion. Resource type, pattern type, operation and permission are required, but may be
+    ANY, so a request without any filter does not delete all entries by mistake.
     """
     return await acl_filter(
         principal, resource_type, resource_name, pattern_type, host, operation, permission
@@ -138,9 +137,9 @@ FilterToDelete = Annotated[AclFilter, Depends(acl_filter_to_delete)]
 
 
 @router.get("/acls", response_model=Collection[AclResource], responses=ERRORS)
-async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> Response:
+async def list_acls(names: InCluster, filter_: Filter, cluster: Cluster) -> Response:
     """List the access control entries that match all query parameters."""
-    acls = await cluster.admin.describe_acls(wanted)
+    acls = await cluster.admin.describe_acls(filter_)
     return names.collection("Acl", (_acl(names, acl) for acl in acls), "acls")
 
 
@@ -153,8 +152,8 @@ async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> Respo
 )
 async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Response:
     """Create an access control entry."""
-    wanted = await _CREATE.read(request)
-    await cluster.admin.create_acls([wanted.acl()])
+    entry = await _CREATE.read(request)
+    await cluster.admin.create_acls([entry.acl()])
     return Response(status_code=201, headers={"Location": names.url("acls")})
 
 
@@ -166,16 +165,16 @@ async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Re
     openapi_extra=_CREATE_ALL.openapi,
 )
 async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Create several access control entries. The error names those that are refused; the others are created."""
-    wanted = await _CREATE_ALL.read(request)
-    await cluster.admin.create_acls([entry.acl() for entry in wanted.data])
+    """Create several access control entries. If some are refused, the error names them, and the others are created."""
+    entries = (await _CREATE_ALL.read(request)).data
+    await cluster.admin.create_acls([entry.acl() for entry in entries])
     return Response(status_code=201, headers={"Location": names.url("acls")})
 
 
 @router.delete("/acls", response_model=Collection[AclResource], responses=ERRORS)
-async def delete_acls(names: InCluster, wanted: FilterToDelete, cluster: Cluster) -> Response:
-    """Delete the access control entries that match all query parameters, and return them."""
-    deleted = await cluster.admin.delete_acls([wanted])
+async def delete_acls(names: InCluster, filter_: FilterToDelete, cluster: Cluster) -> Response:
+    """Delete the access control entries that match all query parameters, and return the deleted entries."""
+    deleted = await cluster.admin.delete_acls([filter_])
     return names.collection("Acl", (_acl(names, acl) for acl in deleted), "acls")
 
 

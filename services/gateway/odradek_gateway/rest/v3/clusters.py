@@ -1,4 +1,4 @@
-"""v3: the cluster behind this gateway, its live brokers, and their replicas."""
+"""The v3 routes of the gateway's cluster, its live brokers, and the replicas of a broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BROKERS: Final = "v3 brokers"
     "/v3/clusters", tags=[_CLUSTERS], response_model=Collection[ClusterResource], responses=ERRORS
 )
 async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
-    """List the one cluster behind this gateway."""
+    """List the clusters. The list has one entry, the cluster to which this gateway is connected."""
     names = Names(request, await cluster.cluster_id())
     base = f"{str(request.base_url).rstrip('/')}/v3/clusters"
     described = await cluster.admin.describe_cluster()
@@ -92,7 +92,7 @@ async def get_broker(names: InCluster, broker_id: BrokerId, cluster: Cluster) ->
     responses=ERRORS,
 )
 async def list_broker_replicas(names: InCluster, broker_id: BrokerId, cluster: Cluster) -> Response:
-    """List the replicas that a broker keeps."""
+    """List the replicas that are assigned to a broker."""
     await require_broker(cluster, broker_id)
     topics = await cluster.admin.list_topics(include_internal=True)
     data = (
@@ -105,7 +105,7 @@ async def list_broker_replicas(names: InCluster, broker_id: BrokerId, cluster: C
 
 
 async def require_broker(cluster: ClusterAccess, broker_id: int) -> Broker:
-    """Return a live broker. Raises 404 if it is unknown or not live."""
+    """Return the live broker with this id. Raises RestError 404 if there is none."""
     for broker in await cluster.admin.list_brokers():
         if broker.broker_id == broker_id:
             return broker

@@ -1,4 +1,6 @@
-"""v3: configs of topics, of single brokers, and of all brokers together. Each has the same routes."""
+"""The v3 routes of configs: of topics, of single brokers, and of all brokers (cluster-wide defaults). `_add_routes`
+adds the same routes for each of the three.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class UpdateConfigRequest(msgspec.Struct):
 
 
 class ConfigChange(msgspec.Struct):
-    """A change of one config; SET needs a value."""
+    """A change of one config. SET needs a value; DELETE resets the config to its default."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     value: str | None = None
@@ -62,7 +64,7 @@ _Change = Annotated[
 
 
 class AlterConfigsRequest(msgspec.Struct):
-    """Changes to several configs, all or none."""
+    """Changes of several configs. Either all of them are made or none. `validate_only` only checks them."""
 
     data: Annotated[list[_Change], msgspec.Meta(min_length=1)]
     validate_only: bool = False
@@ -76,16 +78,16 @@ _ALTER: Final = JsonBody(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigOwner:
-    """The resource whose configs a request reads or changes."""
+    """The resource (a topic, a broker, or all brokers) whose configs a request reads or changes."""
 
     cluster: ClusterAccess
     names: Names
-    kind: str  # kind of the configs' resource, such as TopicConfig
+    kind: str  # the `kind` of each config in a response, without the prefix Kafka: TopicConfig
     resource: ConfigResource
-    path: tuple[object, ...]  # path of the list of configs, after that of the cluster
-    # Further fields of the result, such as topic_name.
+    path: tuple[object, ...]  # the path of the list of configs, below that of the cluster
+    # Further fields of each config in a response, such as topic_name.
     named: Mapping[str, object] = field(default_factory=dict)
-    # The source of the configs that belong to the resource; None: all sources.
+    # Only configs with this source are shown; None: configs of all sources.
     source: ConfigSource | None = None
 
     async def configs(self) -> dict[str, ConfigValue]:
@@ -94,17 +96,22 @@ class ConfigOwner:
         return {n: c for n, c in configs.items() if self.source in (None, c.source)}
 
     async def describe(self, name: str) -> dict[str, Any]:
-        """Return one config. Raises 404 for an unknown name."""
+        """Return one config as a v3 resource. Raises RestError 404 for an unknown name."""
         return self._described(_find(await self.configs(), name))
 
     async def describe_all(self) -> Iterator[dict[str, Any]]:
-        """Return all configs."""
+        """Return all configs as v3 resources."""
         return map(self._described, (await self.configs()).values())
 
     async def alter(
         self, *, changed: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False
     ) -> None:
-        """Change and reset configs, all or none. Raises 404 for an unknown name, 400 for an invalid value."""
+        """Set the configs in `changed`, and reset those in `reset` to their defaults. Either all are changed or none.
+
+        Raises:
+            RestError: 404 for an unknown name.
+            InvalidConfig: a value is not valid (400).
+        """
         reset = list(reset)
         known = await self.cluster.admin.describe_configs(self.resource)
         for name in (*changed, *reset):
@@ -137,8 +144,9 @@ def _add_routes(
     of: str,
     tag: str,
 ) -> None:
-    """Add the routes that list, get, set, reset and alter configs; `of` is the name of the resource in
-    openapi.json.
+    """Add the routes that list, get, set, reset and alter the configs of one kind of resource.
+
+    `owner_in_path` is the dependency that finds the resource in the path; `of` names the resource in openapi.json.
     """
     in_path = Depends(owner_in_path)
 
@@ -158,12 +166,12 @@ def _add_routes(
         responses=ERRORS,
         tags=[tag],
         openapi_extra=_ALTER.openapi,
-        description=f"Set and reset several configs of {of}, all or none.",
+        description=f"Set and reset several configs of {of}. Either all are changed or none.",
     )
     async def alter_configs(request: Request, owner: ConfigOwner = in_path) -> Response:
-        wanted = await _ALTER.read(request)
-        changed, reset = _split(wanted.data)
-        await owner.alter(changed=changed, reset=reset, validate_only=wanted.validate_only)
+        changes = await _ALTER.read(request)
+        changed, reset = _split(changes.data)
+        await owner.alter(changed=changed, reset=reset, validate_only=changes.validate_only)
         return Response(status_code=204)
 
     @router.get(
@@ -232,7 +240,7 @@ def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
     tags=[_TOPICS],
 )
 async def list_configs_of_all_topics(names: InCluster, cluster: Cluster) -> Response:
-    """List configs of every topic."""
+    """List the configs of all topics."""
     owners = (_of_topic(names, topic.name, cluster) for topic in await cluster.topics())
     described = await ask_for_each(owners, ConfigOwner.describe_all)
     return names.collection("TopicConfig", chain.from_iterable(described), "topics", "-", "configs")
@@ -269,7 +277,7 @@ _add_routes(
     tags=[_BROKERS],
 )
 async def list_configs_of_all_brokers(names: InCluster, cluster: Cluster) -> Response:
-    """List configs of every live broker."""
+    """List the configs of all live brokers."""
     brokers = await cluster.admin.list_brokers()
     owners = [_of_broker(names, broker.broker_id, cluster) for broker in brokers]
     described = await ask_for_each(owners, ConfigOwner.describe_all)
@@ -317,6 +325,6 @@ _add_routes(
     "/broker-configs",
     _of_all_together,
     shape=shapes.ClusterConfigResource,
-    of="all brokers together, as far as they were set",
+    of="all brokers (cluster-wide defaults), as far as they were set",
     tag=_BROKERS,
 )

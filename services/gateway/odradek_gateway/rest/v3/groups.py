@@ -1,4 +1,4 @@
-"""v3: consumer groups, their members, the members' partitions, and the lag of groups."""
+"""The v3 routes of consumer groups: members, the partitions of members, and lag."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router = APIRouter(prefix=PREFIX, tags=["v3 groups"])
 
 
 async def group_in_path(group: GroupName, cluster: Cluster) -> GroupDescription:
-    """Return the group in the path. Raises 404 if it does not exist."""
+    """Return the group that the path names. Raises RestError 404 if the group does not exist."""
     try:
         return await cluster.admin.describe_group(group)
     except errors.OdradekError as error:
@@ -42,7 +42,7 @@ GroupInPath = Annotated[GroupDescription, Depends(group_in_path)]
 
 
 async def member_in_path(group: GroupInPath, consumer: MemberId) -> GroupMember:
-    """Return the member in the path. Raises 404 if the group has no member with that id."""
+    """Return the group member that the path names. Raises RestError 404 if the group has no member with this id."""
     for member in group.members:
         if member.member_id == consumer:
             return member
@@ -94,7 +94,7 @@ async def get_consumer(names: InCluster, group: GroupName, member: MemberInPath)
     responses=ERRORS,
 )
 async def list_assignments(names: InCluster, group: GroupName, member: MemberInPath) -> Response:
-    """List the partitions that a member owns."""
+    """List the partitions that are assigned to a member."""
     data = (_assignment(names, group, member.member_id, name) for name in member.assignment)
     path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
     return names.collection("ConsumerAssignment", data, *path)
@@ -112,7 +112,7 @@ async def get_assignment(
     topic: TopicName,
     partition: PartitionId,
 ) -> dict[str, Any]:
-    """Return one partition that a member owns."""
+    """Return one partition of a member. The status is 404 if the partition is not assigned to the member."""
     name = TopicPartition(topic, partition)
     if name not in member.assignment:
         raise RestError(404, 404, f"member {member.member_id} of {group} does not own {name}")
@@ -171,7 +171,7 @@ def _assignment(names: Names, group: str, consumer: str, name: TopicPartition) -
 
 
 class _Lag(NamedTuple):
-    """A group's lag in one partition, and the member that reads the partition."""
+    """A group's lag in one partition. `member` is the member that reads the partition; None if no member does."""
 
     partition: TopicPartition
     offset: int
@@ -180,7 +180,7 @@ class _Lag(NamedTuple):
 
     @property
     def records(self) -> int:
-        """The number of records that the group is behind."""
+        """The lag: the number of offsets from the committed offset to the log end offset."""
         return max(0, self.end - self.offset)
 
 
@@ -188,7 +188,7 @@ class _Lag(NamedTuple):
     "/consumer-groups/{group}/lags", response_model=Collection[LagResource], responses=ERRORS
 )
 async def list_lags(names: InCluster, group: GroupInPath, cluster: Cluster) -> Response:
-    """List a group's lag by partition."""
+    """List a group's lag for each partition with a committed offset."""
     lags = await _lags(cluster, group)
     data = (_lag(names, group.group, lag) for lag in lags)
     return names.collection("ConsumerLag", data, "consumer-groups", group.group, "lags")
@@ -207,9 +207,9 @@ async def get_lag(
     cluster: Cluster,
 ) -> dict[str, Any]:
     """Return a group's lag in one partition."""
-    wanted = TopicPartition(topic, partition)
+    name = TopicPartition(topic, partition)
     for lag in await _lags(cluster, group):
-        if lag.partition == wanted:
+        if lag.partition == name:
             return _lag(names, group.group, lag)
     raise RestError(
         404, 404, f"group {group.group} has no committed offset for {topic}-{partition}"
@@ -220,7 +220,7 @@ async def get_lag(
     "/consumer-groups/{group}/lag-summary", response_model=LagSummaryResource, responses=ERRORS
 )
 async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
-    """Return a group's largest lag in one partition, and its total lag."""
+    """Return the largest lag that a group has in any partition, and the total lag of all partitions."""
     lags = await _lags(cluster, group)
     worst = max(lags, key=lambda lag: lag.records, default=None)
     member = worst.member if worst else None
@@ -241,9 +241,9 @@ async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) ->
 
 
 async def _lags(cluster: ClusterAccess, group: GroupDescription) -> list[_Lag]:
-    """Return the lag of each partition for which the group committed an offset, by topic and partition."""
+    """Return the lag of each partition for which the group committed an offset, sorted by topic and partition."""
     offsets = await cluster.admin.group_offsets(group.group)
-    # A group may have committed offsets of a topic that was deleted since.
+    # A group may have committed offsets of a topic that has been deleted in the meantime.
     topics = await cluster.admin.list_topics(include_internal=True)
     counts = {topic.name: len(topic.partitions) for topic in topics}
     partitions = sorted(

@@ -1,4 +1,4 @@
-"""v3: partitions, their offsets, replicas, and reassignments."""
+"""The v3 routes of partitions: offsets, replicas, and reassignments."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ router = APIRouter(prefix=PREFIX, tags=["v3 partitions"])
 async def partition_in_path(
     topic: TopicName, partition: PartitionId, cluster: Cluster
 ) -> Partition:
-    """Return the partition in the path. Raises 404 if it does not exist."""
+    """Return the partition that the path names. Raises 404 if the topic or the partition does not exist."""
     return await describe_partition(cluster, topic, partition, error_code=404)
 
 
 InPath = Annotated[Partition, Depends(partition_in_path)]
 
 
-# The routes of reassignments come first, because those of single partitions would match `-`.
+# The routes of reassignments come first, because the path of a single partition matches `-`, too.
 @router.get(
     "/topics/-/partitions/-/reassignment",
     response_model=Collection[ReassignmentResource],
     responses=ERRORS,
 )
 async def list_all_reassignments(names: InCluster, cluster: Cluster) -> Response:
-    """List all reassignments in progress."""
+    """List the partitions of all topics that are being reassigned to other replicas."""
     topics = await cluster.admin.list_topics(include_internal=True)
     path = ("topics", "-", "partitions", "-", "reassignment")
     return names.collection("Reassignment", _reassignments(names, topics), *path)
@@ -60,7 +60,7 @@ async def list_all_reassignments(names: InCluster, cluster: Cluster) -> Response
     responses=ERRORS,
 )
 async def list_reassignments(names: InCluster, topic: TopicName, cluster: Cluster) -> Response:
-    """List the reassignments of a topic's partitions that are in progress."""
+    """List the partitions of a topic that are being reassigned to other replicas."""
     described = await cluster.admin.describe_topic(topic)
     path = ("topics", topic, "partitions", "-", "reassignment")
     return names.collection("Reassignment", _reassignments(names, [described]), *path)
@@ -72,7 +72,7 @@ async def list_reassignments(names: InCluster, topic: TopicName, cluster: Cluste
     responses=ERRORS,
 )
 async def get_reassignment(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
-    """Return the reassignment of one partition. Raises 404 if the partition is not being reassigned."""
+    """Return the reassignment of one partition. The status is 404 if the partition is not being reassigned."""
     if not _is_reassigned(partition):
         raise RestError(404, 404, f"{topic}-{partition.partition} is not being reassigned")
     return _reassignment(names, topic, partition)

@@ -1,11 +1,12 @@
-"""v3: many records on one request. The request has concatenated JSON objects, the response one JSON object per
-record.
+"""The v3 routes that produce records: a stream of records in one request, and a batch.
 
-Results are in order, and stream while the request is still read. At most `_IN_FLIGHT_MAX` records wait for their
-acknowledgements; then the request is not read until the oldest has its result, so TCP slows a fast client down.
+The body of a stream consists of concatenated JSON objects, one for each record. The response has one JSON object for
+each record, in the order of the request, and is sent while the request is still being read. At most `_IN_FLIGHT_MAX`
+records wait for their acknowledgements. Beyond that the gateway stops reading the request until the oldest record is
+acknowledged, so TCP slows a fast client down.
 
-`JsonObjects` cuts a body of concatenated JSON objects into single ones by braces and strings alone; a real parser
-parses each of them afterwards.
+`JsonObjects` cuts the body into single objects. It looks only at brackets and strings; a JSON parser decodes each
+object afterwards.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 from odradek_runtime.logs import event_log
 
-# The outer repetition is not possessive: before Python 3.11.5, one whose part fails in the middle, here at a string
-# that has not ended yet, continues behind the beginning of that part (gh-106052). It is bounded, because each of its
-# repetitions takes memory.
+# The outer repetition is not possessive because of a bug before Python 3.11.5 (gh-106052): if the repeated part fails
+# in its middle, here at a string that has not ended yet, a possessive repetition continues after the beginning of that
+# part. The repetition is bounded, because each repetition takes memory.
 _BETWEEN_BRACKETS = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\[\s\S])*+"){0,1000}')
-"""Matches what is outside of brackets and quotes, and whole strings, though not always up to the next bracket."""
+"""Matches whole strings and any text outside of strings, up to the next bracket or for at most 1,000 repetitions."""
 _IN_STRING = re.compile(rb'["\\]')
 _BLANK = b" \t\r\n"
 
 
 class JsonObjects:
-    """Splits bytes into complete JSON objects; an object above `bytes_max` is refused with 413."""
+    """Splits a stream of bytes into complete JSON objects. An object above `bytes_max` is refused with 413."""
 
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -67,10 +68,10 @@ class JsonObjects:
         self._in_string = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the objects that these bytes complete.
+        """Add the next bytes of the stream, and yield the objects that are complete now.
 
         Raises:
-            RestError: 400 for bytes that do not begin an object, 413 for one that is too large.
+            RestError: 400 if anything else than an object begins, 413 for an object above `bytes_max`.
         """
         self._buffer += data
         start = 0
@@ -96,7 +97,7 @@ class JsonObjects:
             raise RestError(413, 413, f"a record is larger than {self._bytes_max} bytes")
 
     def close(self) -> None:
-        """End the stream. Raises RestError 400 if it ended within an object."""
+        """Check the end of the stream. Raises RestError 400 if the last object is not complete."""
         if self._depth or self._buffer.strip():
             raise RestError(400, 400, "the stream of records ends within a record")
 
@@ -104,7 +105,7 @@ class JsonObjects:
         """Continue to scan for the end of the current object. Return None if the end has not arrived yet."""
         buffer, position = self._buffer, self._position
         while True:
-            if self._in_string:  # its beginning was in the bytes that arrived before
+            if self._in_string:  # the string began in bytes that arrived earlier
                 match = _IN_STRING.search(buffer, position)
                 if match is None:
                     self._position = len(buffer)
@@ -140,7 +141,8 @@ class JsonObjects:
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
-# The last millisecond of the year 9999 in UTC. A time of that year in another time zone may be later.
+# The last millisecond of the year 9999 in UTC, the latest time that `_iso` can format. A time of the year 9999 in
+# another time zone may be later.
 _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 _IN_FLIGHT_MAX: Final = 1_000
 _BATCH_MAX: Final = 10
@@ -148,14 +150,14 @@ _log = event_log(__name__)
 
 
 class RecordData(msgspec.Struct, forbid_unknown_fields=True):
-    """A key or a value: base64, any JSON value, or a string that is written as UTF-8."""
+    """A key or a value. `data` is base64 (BINARY), any JSON value (JSON), or a string (STRING, written as UTF-8)."""
 
     type: Literal["BINARY", "JSON", "STRING"] = "JSON"
     data: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
 
 
 class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """A record; `timestamp` is RFC 3339, in UTC unless it has a zone."""
+    """A record. `timestamp` is an RFC 3339 time; a time without a zone is UTC."""
 
     partition_id: Partition | None = None
     headers: list[Header] | None = None
@@ -165,7 +167,7 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchEntry(ProducedRecord, kw_only=True):
-    """A record of a batch, with an id that the client chose."""
+    """A record of a batch. The client chooses `id`, and the response refers to the record by it."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -198,7 +200,10 @@ _text_decoder = msgspec.json.Decoder(str | None)
 
 
 class _Sent(NamedTuple):
-    """A record that was sent, or the reason why it could not be sent."""
+    """A record that was passed to the producer, or the reason why it could not be sent.
+
+    `outcome` is a future, or the failure; `record` and `data` are None if the record could not be decoded.
+    """
 
     outcome: DeliveryFuture | RecordFailure
     record: OutgoingRecord | None = None
@@ -206,9 +211,9 @@ class _Sent(NamedTuple):
 
 
 class _DuplexResponse(StreamingResponse):
-    """A response that streams while the request is still read.
+    """A streaming response that is sent while the request is still being read.
 
-    The base class would read from the request, too, to notice a disconnect.
+    The base class would read from the request, too, to notice a disconnect, and parts of the body would be lost.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,11 +230,13 @@ class _DuplexResponse(StreamingResponse):
 async def produce(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> StreamingResponse:
-    """Produce records, and stream a result for each in order; a failed record has an `error_code` in the stream."""
+    """Produce a stream of records: JSON objects, one after the other. The response is a stream of results in the same
+    order; the result of a record that failed has the `error_code` of the failure.
+    """
     _RECORD.check_type(request)
     count = await require_partition(cluster.producer, topic, None)
     results = _results(request, cluster, names, topic, count)
-    # If the only record is not valid, this raises, and the response is an HTTP error.
+    # If the request has a single record and it is not valid, this raises RestError, and the response is an HTTP error.
     first = await anext(results, None)
     if first is None:
         raise RestError(400, 400, "the body is empty; records are expected")
@@ -253,7 +260,7 @@ async def _results(
             result = await _acknowledged(item)
             if isinstance(result, RecordFailure):
                 await asyncio.sleep(0)
-                # The queue has only the mark of its end, so the request had no other record.
+                # If only the end marker is in the queue, the request had no other record.
                 is_alone = reading.done() and waiting.qsize() == 1
                 if yielded == 0 and is_alone and result.status in (400, 408, 413, 422):
                     raise RestError(result.status, result.error_code, result.message)
@@ -285,15 +292,16 @@ async def _read_records(
                 )
         objects.close()
     except RestError as error:
-        # The rest of the body cannot be divided into records, so the stream ends here. When the gateway stops, it ends
-        # without an error: every record that was read has a result, and the client sends the others to another gateway.
+        # The remaining body cannot be divided into records, so the stream ends here. If the reason is that the gateway
+        # stops, the stream ends without an error: each record that was read gets a result, and the client can send the
+        # other records to another gateway.
         if error.status != 408 or not cluster.waits.is_stopping:
             await waiting.put(_refused(error))
     except ClientDisconnect:
         pass  # the client has disconnected
-    # An internal error: the task that reads the results must not wait for ever.
+    # Any other exception is a bug. The queue still gets its end marker, so that `_results` does not wait for ever.
     except Exception as error:
-        _log.error("Failed to read a client's stream of records, on an internal error", exc=error)
+        _log.error("Failed to read a client's stream of records because of a bug", exc=error)
         await waiting.put(_refused(RestError(500, 500, "internal error: see the gateway's log")))
     await waiting.put(None)
 
@@ -318,7 +326,7 @@ def _refused(error: RestError) -> _Sent:
 
 
 async def _acknowledged(sent: _Sent) -> RecordMetadata | RecordFailure:
-    """Wait for the acknowledgement of one record."""
+    """Wait until one record is acknowledged or has failed, and return the outcome."""
     pending = sent.outcome
     return pending if isinstance(pending, RecordFailure) else await outcome(pending)
 
@@ -333,7 +341,9 @@ async def _acknowledged(sent: _Sent) -> RecordMetadata | RecordFailure:
 async def produce_batch(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> JSONResponse:
-    """Produce at most 10 records, each with an `id`; successes and failures are listed apart (207)."""
+    """Produce at most 10 records, each with an `id`. The response (status 207) has a list of successes and a list of
+    failures.
+    """
     bytes_max = cluster.settings.record_bytes_max
     entries = (await _RAW_BATCH.read(request, bytes_max=bytes_max)).entries
     ids = [decoded(_name_decoder, bytes(entry)).id async for entry in in_turns(entries, 1)]
@@ -366,7 +376,7 @@ def _result(names: Names, sent: _Sent, metadata: RecordMetadata) -> dict[str, An
 def result_of(
     names: Names, record: OutgoingRecord, data: ProducedRecord, metadata: RecordMetadata
 ) -> dict[str, Any]:
-    """Return the record's offset and timestamp, and the sizes of its key and value."""
+    """Return the result of a written record: its offset and timestamp, and the sizes of its key and value."""
     append_time_ms = metadata.log_append_time_ms
     timestamp_ms = record.timestamp_ms if append_time_ms < 0 else append_time_ms
     body = {
@@ -392,7 +402,7 @@ def _iso(timestamp_ms: int) -> str:
 
 
 def outgoing(record: ProducedRecord) -> OutgoingRecord:
-    """Return a record as bytes. Raises RestError 422."""
+    """Convert a record of a request to bytes. Raises RestError 422 for data that does not have its type."""
     return OutgoingRecord(
         _bytes_of(record.key, "key"),
         _bytes_of(record.value, "value"),
@@ -415,8 +425,11 @@ def _bytes_of(given: RecordData | None, where: str) -> bytes | None:
 
 
 def _ms_of(moment: datetime.datetime | None) -> int:
-    """Return the timestamp in ms that the client gave; without one, the present time, so that the result
-    can show it.
+    """Return the record's timestamp in ms since the epoch. Without one, return the current time, because the response
+    shows the timestamp.
+
+    Raises:
+        RestError: 422 if the time is before 1970 or after 9999.
     """
     if moment is None:
         return time.time_ns() // 1_000_000

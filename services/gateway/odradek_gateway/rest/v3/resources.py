@@ -1,4 +1,4 @@
-"""The form of v3's resources: `kind`, `metadata` with `self` and `resource_name`, and links to related resources."""
+"""The form of v3 resources: `kind`, `metadata` with `self` and `resource_name`, and links to related resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ ERRORS: Final = errors_of(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500,
 
 
 class Names:
-    """Makes URLs and resource names below one cluster, at the address that the client used."""
+    """Makes the URLs and resource names (`crn:///...`) of resources in one cluster. URLs begin with the address that
+    the client used.
+    """
 
     def __init__(self, request: Request, cluster_id: str) -> None:
         self._base = f"{str(request.base_url).rstrip('/')}/v3/clusters/{cluster_id}"
@@ -32,7 +34,7 @@ class Names:
         return "/".join([self._base, *(_quoted(part) for part in parts)])
 
     def metadata(self, *parts: object) -> dict[str, str]:
-        """Return `self` and `resource_name` of the resource at these path parts: kind, name, kind, name, ..."""
+        """Return `self` and `resource_name` of a resource. `parts` is its path: kind, name, kind, name, ..."""
         pairs = [f"/{_singular(str(parts[i]))}={parts[i + 1]}" for i in range(0, len(parts) - 1, 2)]
         return {"self": self.url(*parts), "resource_name": self._crn + "".join(pairs)}
 
@@ -41,9 +43,9 @@ class Names:
         return {"related": self.url(*parts)}
 
     def collection(self, kind: str, data: Iterable[dict[str, Any]], *parts: object) -> Response:
-        """Return a response with a list of resources, each of which is made when it is sent.
+        """Return a response with a list of resources. `data` is consumed while the response is sent.
 
-        It is never paged, so `next` is null.
+        Lists are never paged, so `next` is null.
         """
         fields = {
             "kind": f"Kafka{kind}List",
@@ -53,16 +55,16 @@ class Names:
 
 
 async def names_of(request: Request, cluster_id: str) -> Names:
-    """Return the names for a route. Raises 404 if its path names another cluster."""
+    """Return the `Names` for a request. Raises RestError 404 if the path names another cluster than the gateway's."""
     own = await cluster_of(request).cluster_id()
     if cluster_id != own:
-        raise RestError(404, 404, f"there is no cluster {cluster_id} here; this is {own}")
+        raise RestError(404, 404, f"this gateway serves cluster {own}, not {cluster_id}")
     return Names(request, cluster_id)
 
 
 def _quoted(part: object) -> str:
     text = str(part)
-    # Most parts of a path are numbers and plain names, and quoting takes longer than the rest of building a URL.
+    # Most parts of a path are numbers and plain names, which need no quoting. `quote` would take most of the time.
     return text if text.isascii() and text.isalnum() else quote(text, safe=":")
 
 
@@ -83,27 +85,27 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Call `ask` for each item, a few at a time. The results are in the order of the items; items that do not exist any
-    more (404) are left out.
+async def ask_for_each(items: Iterable[T], request: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Call `request` for each item, for at most AT_ONCE items at a time, and return the results in the order of the
+    items. An item that has been deleted (UnknownTopic, or RestError 404) has no result.
     """
     results: dict[int, R] = {}
     remaining = iter(enumerate(items))
 
-    async def ask_on() -> None:
+    async def request_remaining() -> None:
         for number, item in remaining:
             try:
-                results[number] = await ask(item)
+                results[number] = await request(item)
             except UnknownTopic:
                 pass
             except RestError as error:
                 if error.status != 404:
                     raise
 
-    asking = [asyncio.create_task(ask_on()) for _ in range(AT_ONCE)]
+    tasks = [asyncio.create_task(request_remaining()) for _ in range(AT_ONCE)]
     try:
-        await asyncio.gather(*asking)
+        await asyncio.gather(*tasks)
     finally:
-        for task in asking:
+        for task in tasks:
             task.cancel()
     return [results[number] for number in sorted(results)]

@@ -1,4 +1,4 @@
-"""The types of v3's responses (Confluent's resources), as openapi.json shows them."""
+"""The types of v3 response bodies (Confluent's resources), for openapi.json."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class Metadata(BaseModel):
-    """A resource's URL, and its globally unique name."""
+    """A resource's URL (`self`), and its globally unique name."""
 
     self: str
     resource_name: str | None = None
 
 
 class ListMetadata(BaseModel):
-    """A list's URL. Lists are never paged, so `next` is null."""
+    """A list's URL (`self`). Lists are never paged, so `next` is null."""
 
     self: str
     next: str | None
@@ -83,7 +83,7 @@ class ConfigSynonym(BaseModel):
 
 
 class ConfigResource(InCluster):
-    """A config of any resource; `value` is null if it is secret."""
+    """A config of any resource; `value` is null if the config is sensitive."""
 
     name: str
     value: str | None
@@ -107,7 +107,7 @@ class BrokerConfigResource(ConfigResource):
 
 
 class ClusterConfigResource(ConfigResource):
-    """A config of all brokers together."""
+    """A config that applies to all brokers (a cluster-wide default)."""
 
     config_type: str
 
@@ -156,7 +156,7 @@ class ReplicaResource(InCluster):
 
 
 class ReassignmentResource(InCluster):
-    """A reassignment in progress."""
+    """A partition that is being reassigned; the replicas are broker ids."""
 
     topic_name: str
     partition_id: int
@@ -189,7 +189,7 @@ class ConsumerResource(InCluster):
 
 
 class ConsumerAssignmentResource(InCluster):
-    """A partition that a member owns."""
+    """A partition that is assigned to a member of a group."""
 
     consumer_group_id: str
     consumer_id: str
@@ -200,7 +200,7 @@ class ConsumerAssignmentResource(InCluster):
 
 
 class LagResource(InCluster):
-    """A group's lag in one partition."""
+    """A group's lag in one partition, in records. The consumer is the member that reads the partition."""
 
     consumer_group_id: str
     topic_name: str
@@ -214,7 +214,7 @@ class LagResource(InCluster):
 
 
 class LagSummaryResource(InCluster):
-    """A group's largest lag in one partition, and its total lag."""
+    """A group's total lag in records, and the partition in which its lag is largest."""
 
     consumer_group_id: str
     max_lag_consumer_id: str
@@ -239,7 +239,7 @@ class AclResource(InCluster):
 
 
 class RecordPart(BaseModel):
-    """A key or value that was written; `size` is in bytes."""
+    """The key or value of a written record; `size` is in bytes."""
 
     type: str
     size: int
@@ -260,7 +260,7 @@ class RecordResult(BaseModel):
 
 
 class TransactionResult(BaseModel):
-    """A transaction that is committed, with a result for each record in order."""
+    """A committed transaction, with the results of its records in the order of the request."""
 
     outcome: Literal["committed"]
     records: list[RecordResult]
@@ -275,13 +275,13 @@ class TransactionFailure(BaseModel):
 
 
 class BatchSuccess(RecordResult):
-    """The result of a written entry, by its id."""
+    """The result of a batch entry that was written; `id` is the entry's id."""
 
     id: str
 
 
 class BatchFailure(BaseModel):
-    """The error of an entry that was not written, by its id."""
+    """The error of a batch entry that was not written; `id` is the entry's id."""
 
     id: str
     error_code: int
@@ -289,7 +289,7 @@ class BatchFailure(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """The results of a batch."""
+    """The results of all entries of a batch."""
 
     successes: list[BatchSuccess]
     failures: list[BatchFailure]

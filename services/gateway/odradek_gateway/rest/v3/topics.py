@@ -1,4 +1,4 @@
-"""v3: topics."""
+"""The v3 routes that list, create, describe, extend and delete topics."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ class NamedValue(msgspec.Struct):
 
 
 class ReplicasAssignment(msgspec.Struct):
-    """The replicas of a partition, the preferred leader first."""
+    """The brokers of a partition's replicas. The first one is the preferred leader."""
 
     partition_id: Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
     broker_ids: Annotated[list[_BrokerId], msgspec.Meta(min_length=1)]
 
 
 class CreateTopicRequest(msgspec.Struct):
-    """A topic to create; -1 stands for the cluster's default. With replica assignments, leave out both numbers."""
+    """A topic to create; -1 means the cluster's default. With `replicas_assignments`, leave out `partitions_count` and
+    `replication_factor`.
+    """
 
     topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
     partitions_count: Annotated[int, msgspec.Meta(ge=-1, le=10_000)] = -1
@@ -46,7 +48,7 @@ class CreateTopicRequest(msgspec.Struct):
 
 
 class UpdatePartitionsRequest(msgspec.Struct):
-    """The new number of partitions, more than the topic has."""
+    """The new number of partitions; it must be higher than the current number."""
 
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
@@ -70,26 +72,26 @@ async def list_topics(names: InCluster, cluster: Cluster) -> Response:
     openapi_extra=_CREATE.openapi,
 )
 async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Create a topic. With `validate_only` nothing is created and the status is 200."""
-    wanted = await _CREATE.read(request)
+    """Create a topic. With `validate_only` the request is only checked, and the status is 200."""
+    body = await _CREATE.read(request)
     outcome = await cluster.admin.create_topic(
-        wanted.topic_name,
-        partitions=wanted.partitions_count,
-        replication_factor=wanted.replication_factor,
-        assignments=_assignments(wanted.replicas_assignments),
-        configs={c.name: c.value for c in wanted.configs if c.value is not None},
-        validate_only=wanted.validate_only,
+        body.topic_name,
+        partitions=body.partitions_count,
+        replication_factor=body.replication_factor,
+        assignments=_assignments(body.replicas_assignments),
+        configs={c.name: c.value for c in body.configs if c.value is not None},
+        validate_only=body.validate_only,
     )
-    if wanted.validate_only:
+    if body.validate_only:
         would_be = TopicDescription(
-            name=wanted.topic_name, topic_id=b"", is_internal=False, partitions=()
+            name=body.topic_name, topic_id=b"", is_internal=False, partitions=()
         )
         counts = {
             "partitions_count": outcome.partitions,
             "replication_factor": outcome.replication_factor,
         }
         return JSONResponse(_topic(names, would_be) | counts, 200)
-    created = _topic(names, await cluster.admin.describe_topic(wanted.topic_name))
+    created = _topic(names, await cluster.admin.describe_topic(body.topic_name))
     return JSONResponse(created, 201, headers={"Location": created["metadata"]["self"]})
 
 
@@ -109,8 +111,8 @@ async def update_topic(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> dict[str, Any]:
     """Add partitions to a topic, and return the topic."""
-    wanted = await _UPDATE.read(request)
-    await cluster.admin.add_partitions(topic, wanted.partitions_count)
+    body = await _UPDATE.read(request)
+    await cluster.admin.add_partitions(topic, body.partitions_count)
     return _topic(names, await cluster.admin.describe_topic(topic))
 
 

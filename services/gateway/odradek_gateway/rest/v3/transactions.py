@@ -1,4 +1,6 @@
-"""v3: a transaction as one request. Its records may go to any topics; all of them are committed, or none is."""
+"""The route that writes a transaction in one request. Its records may go to several topics; either all of them are
+committed or none. Confluent's API has no such route.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,13 @@ _OF_RECORDS: Final = (
     errors.UnknownTopic,
     errors.UnsupportedOperation,
 )
-"""Failures that the client has to correct. After any other failure the same request may succeed later."""
+"""Errors of a transaction's records that repeat unless the client changes the request. After any other error the same
+request may succeed later.
+"""
 
 
 class TransactionRecord(ProducedRecord, kw_only=True):
-    """A record of a transaction, with its topic."""
+    """A record of a transaction, and the topic to which it is written."""
 
     topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
 
@@ -64,10 +68,11 @@ _BODY: Final = JsonBody(
     openapi_extra=_BODY.openapi,
 )
 async def commit(names: InCluster, request: Request, cluster: Cluster) -> JSONResponse:
-    """Write the records in one transaction: readers of committed records see all of them or none.
+    """Write the records in one transaction: consumers with isolation.level=read_committed see all of them or none.
 
-    200: committed. 409: aborted, and the same request may be sent again. 504: the outcome is unknown, because the
-    cluster did not respond; check whether the records exist before you send them again.
+    Status 200: the transaction is committed. 409: it was aborted, and the client may send the same request again. 504:
+    the outcome is unknown, because the cluster did not respond; check whether the records exist before you send them
+    again.
     """
     body = await _BODY.read(request)
     records = [(_topic_of(record), outgoing(record)) async for record in in_turns(body.records)]
