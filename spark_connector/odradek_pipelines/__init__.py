@@ -1,1 +1,1 @@
-"""Ready-made Spark pipelines, which `odradek pipeline NAME` or `python -m odradek_pipelines NAME` runs."""
+"""Ready-made Spark pipelines. `odradek pipeline NAME` or `python -m odradek_pipelines NAME` runs one of them."""

@@ -1,4 +1,4 @@
-"""`python -m odradek_pipelines NAME ...` runs a pipeline; without a name it lists them."""
+"""`python -m odradek_pipelines NAME ...` runs a pipeline. Without a name it lists all pipelines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIPELINES: Final = {
 
 
 def load(name: str) -> Pipeline:
-    """Return the pipeline of that name. Raises KeyError."""
+    """Return the pipeline with this name. Raises KeyError if there is none."""
     module = importlib.import_module(f"odradek_pipelines.{PIPELINES[name]}")
     pipeline: Pipeline = module.PIPELINE
     return pipeline
@@ -40,7 +40,10 @@ def main(arguments: list[str]) -> int:
         return 0
     name = arguments[0]
     if name not in PIPELINES:
-        print(f"there is no pipeline {name!r}; there are {', '.join(PIPELINES)}", file=sys.stderr)
+        print(
+            f"there is no pipeline {name!r}; the pipelines are {', '.join(PIPELINES)}",
+            file=sys.stderr,
+        )
         return 2
     pipeline = load(name)
     return run(pipeline, parse_settings(pipeline, arguments[1:]))

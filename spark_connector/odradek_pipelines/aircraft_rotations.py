@@ -1,10 +1,10 @@
-"""Finds the rotations of aircraft: chains of departures of one tail number without a long pause. It keeps state with
-a TTL.
+"""The pipeline `aircraft-rotations`, an example of a stateful query with a TTL. It finds the rotations of aircraft: all
+departures of one tail number without a long pause in between.
 
-An aircraft that leaves New York, comes back and leaves again makes a rotation. A departure within
-GAP_HOURS of the last one continues the rotation, a later one begins the next. The rotation is written at each
-change under the key TAIL|FIRST DEPARTURE, so the last record of a key is complete. State of an aircraft without
-flights for the TTL (by the clock, not by flight times) is dropped.
+A departure within GAP_HOURS after the previous departure continues the rotation; a later departure begins a new one.
+The pipeline writes a rotation whenever it changes, with the key TAIL|FIRST DEPARTURE, so the last record of each key
+has the whole rotation. The state of an aircraft expires if it has no flights for the TTL, which counts in processing
+time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OUTPUT: Final = (
 
 
 def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
-    """Return the stateful processor, which keeps the current rotation of each tail number."""
+    """Return Spark's stateful processor for the query. Its state is the current rotation of each tail number."""
     from datetime import datetime
 
     from pyspark.sql import Row
@@ -59,7 +59,7 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
             self._current = handle.getValueState("rotation", _STATE, ttl_ms)
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            # Spark passes the rows of a key in any order, and the departures must be in the order of their times.
+            # Spark passes the rows of a key in any order, so sort them by the time of departure.
             departures = sorted(rows, key=lambda row: (row.scheduled_s, row.seq))
             current = self._current.get() if self._current.exists() else None
             changed: dict[int, tuple[int, int, int, int, str]] = {}
@@ -99,23 +99,24 @@ def _arguments(parser: ArgumentParser) -> None:
         "--gap-hours",
         type=duration,
         default=GAP_HOURS,
-        help="longest pause between two flights of the same rotation, in hours",
+        help=f"longest pause between two departures of the same rotation, in hours; default: {GAP_HOURS}",
     )
     parser.add_argument(
         "--ttl-hours",
         type=duration,
         default=TTL_HOURS,
-        help="lifetime of the state of an aircraft without flights",
+        help="how long the state of an aircraft without flights is kept, in hours;"
+        f" default: {TTL_HOURS}",
     )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:
     return [
         source_step(settings),
-        "parse flights (JSON), those that departed and have a tail number",
-        f"per tail number: departures at most {settings.gap_hours:g} h apart are one rotation;"
-        f" state lives {settings.ttl_hours:g} h",
-        f"write rotations that changed to topic {target_of(settings, TARGET)!r}, key TAIL|FIRST",
+        "parse flights (JSON); keep those that have departed and have a tail number",
+        f"group by tail number: departures at most {settings.gap_hours:g} h apart are one rotation;"
+        f" state expires after {settings.ttl_hours:g} h",
+        f"write changed rotations to topic {target_of(settings, TARGET)!r}, key TAIL|FIRST DEPARTURE",
     ]
 
 

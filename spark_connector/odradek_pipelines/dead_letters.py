@@ -1,7 +1,7 @@
-"""Copies records that can be parsed to one topic, and the others unchanged to a dead-letter topic, with the reason
-in headers.
+"""The pipeline `dead-letters`: it copies records that can be parsed to one topic, and others to a dead-letter topic.
+Records in the dead-letter topic are unchanged except for additional headers with the reason.
 
-One query writes both, each row with its topic: a batch is either written completely or repeated.
+One query writes to both topics, so a batch is written to both or to none, and is repeated after a failure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _REQUIRED: Final = ("carrier", "flight", "origin", "dest", "time_hour")
 
 
 def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
-    """Return rows for the sink: each record with its headers unchanged, and its topic. Invalid records have further
-    headers that contain the reason.
+    """Return rows for the sink. The column `topic` is `clean` for records that can be parsed, and `dead` for others.
+    The latter have additional headers with the reason and their origin.
     """
     from pyspark.sql import functions as f
 
@@ -77,7 +77,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dead",
         default=None,
-        help="topic for rejected records; default: the name of the source topic + .dead",
+        help="topic for records that cannot be parsed; default: the name of the source topic + .dead",
     )
 
 
@@ -88,9 +88,9 @@ def _dead(settings: Namespace) -> str:
 def _plan(settings: Namespace) -> Sequence[str]:
     return [
         source_step(settings),
-        f"records that are the JSON of a flight go to topic {target_of(settings, TARGET)!r}",
-        f"all others to {_dead(settings)!r}, unchanged, with headers dead-letter.reason, .topic,"
-        " .partition, .offset",
+        f"write records that are flights (JSON) to topic {target_of(settings, TARGET)!r}",
+        f"write all other records to topic {_dead(settings)!r}, with additional headers"
+        " dead-letter.reason, .topic, .partition and .offset",
     ]
 
 
@@ -102,7 +102,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
 PIPELINE: Final = Pipeline(
     name="dead-letters",
-    summary="records that do not parse go to a dead-letter topic",
+    summary="records that cannot be parsed go to a dead-letter topic, with the reason",
     plan=_plan,
     start=_start,
     add_arguments=_arguments,

@@ -1,4 +1,6 @@
-"""Computes the windows of `delay-windows` for a range of record times as a batch. The transformation is the same."""
+"""The pipeline `delay-backfill`: it computes the windows of `delay-windows` again in batch, for records with timestamps
+in a given range. Both pipelines use the same transformation.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,13 @@ def _arguments(parser: ArgumentParser) -> None:
         "--since",
         type=instant,
         required=True,
-        help="read the records from this time (UTC) on, such as 2013-06-01T00:00",
+        help="read records with a timestamp at or after this time (UTC), for example 2013-06-01T00:00",
     )
     parser.add_argument(
         "--until",
         type=instant,
         default=None,
-        help="read only records before this time (UTC); default: now",
+        help="read only records with a timestamp before this time (UTC); default: now",
     )
 
 
@@ -43,7 +45,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
     return [
         f"read topic {settings.source!r} at {settings.bootstrap}, records from {settings.since}"
         f" to {settings.until or 'now'}",
-        "mean arrival delay per carrier and hour, as the stream computes it",
+        "compute the mean arrival delay per carrier and hour, as delay-windows does",
         f"write to topic {target_of(settings, TARGET)!r}, key CARRIER|HOUR",
     ]
 
@@ -60,12 +62,13 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
         "startingTimestamp": _timestamp_ms(settings.since),
         "startingOffsetsByTimestampStrategy": "latest",
     }
-    wanted = f.col("timestamp") >= f.lit(settings.since)
+    is_in_range = f.col("timestamp") >= f.lit(settings.since)
     if settings.until is not None:
-        # endingTimestamp is not used, because records after the first one at that time may have earlier timestamps.
-        wanted &= f.col("timestamp") < f.lit(settings.until)
+        # The option endingTimestamp would end at the first record with that timestamp or a later one, but records
+        # after it may have earlier timestamps.
+        is_in_range &= f.col("timestamp") < f.lit(settings.until)
     records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
-    chosen = records.options(**options).load().where(wanted)
+    chosen = records.options(**options).load().where(is_in_range)
     windows = keyed(delay_windows(parse_flights(chosen), watermark=None))
     target = sink_options(settings, topic=target_of(settings, TARGET))
     windows.write.format("odradek").mode("append").options(**target).save()
@@ -74,7 +77,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
 PIPELINE: Final = Pipeline(
     name="delay-backfill",
-    summary="delay-windows again for a range of time, in batch",
+    summary="the windows of delay-windows for a past period, computed again in batch",
     plan=_plan,
     start=_start,
     add_arguments=_arguments,

@@ -1,7 +1,8 @@
-"""Computes the mean arrival delay per carrier and hour, from topic to topic, with a watermark.
+"""The pipeline `delay-windows`: it computes the mean arrival delay per carrier and hour, from topic to topic, with a
+watermark.
 
-Each changed window is written again under the key CARRIER|HOUR, and the last record of a key is valid, so a compacted
-topic contains the result table.
+A window is written again with the key CARRIER|HOUR whenever it changes. The last record of each key is the current
+result, so a compacted topic contains the table of results.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
 
 TARGET: Final = "carrier-delays"
 WATERMARK: Final = "30 days"
-"""How far the scheduled time of a record may lie behind the latest one for the record still to count. It is generous:
-partitions are read in parallel, and a replay of a year passes a month in a moment. Live, an hour is enough."""
+"""A record whose scheduled time is more than this behind the latest scheduled time is too late and is not counted. The
+value is high, because a replay of a year reads partitions in parallel, and one may be weeks ahead of another. For live
+records an hour is enough.
+"""
 
 
 def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
-    """Return the number of flights that arrived, and sum and mean of their delays in minutes, by carrier and
+    """Return the number of flights that have arrived, and the sum and mean of their delays in minutes, by carrier and
     scheduled hour.
 
-    The code is the same for a stream (with a watermark) and for a batch (without).
+    `watermark` is None for a batch, and a duration for a stream. Both use the same transformation.
     """
     from pyspark.sql import functions as f
 
@@ -61,16 +64,18 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--watermark",
         default=WATERMARK,
-        help="how late the record of a flight may arrive and still be counted, such as '2 hours'",
+        help="how late the record of a flight may arrive and still be counted, for example '2 hours';"
+        f" default: {WATERMARK}",
     )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:
     return [
         source_step(settings),
-        "parse flights (JSON), leave out those that never arrived",
-        f"mean arrival delay per carrier and hour of scheduled departure, watermark {settings.watermark}",
-        f"write windows that changed to topic {target_of(settings, TARGET)!r}, key CARRIER|HOUR",
+        "parse flights (JSON); leave out those that never arrived",
+        "compute the mean arrival delay per carrier and hour of scheduled departure,"
+        f" watermark {settings.watermark}",
+        f"write changed windows to topic {target_of(settings, TARGET)!r}, key CARRIER|HOUR",
     ]
 
 

@@ -1,8 +1,10 @@
-"""Writes files to a topic, one record per line, as they appear in a directory or on an FTP server.
+"""The pipeline `files-to-topic`: it writes the files that appear in a directory or on an FTP server to a topic, one
+record for each line.
 
-Files must appear complete (written under a name with a leading dot and renamed). From FTP they are copied to a spool
-directory, which Spark reads: a file is fetched when its size is the same in two listings, and only once. With --csv
-the first line of each file names its fields, and each record is a JSON object with these fields.
+A file in the directory must be complete when it appears. So write it under a name with a leading dot, and then rename
+it. Files on an FTP server are copied to a spool directory, from which Spark reads them. A file is fetched once, when
+its size is the same in two successive listings. With --csv the first line of each file names the fields, and each
+record is a JSON object with these fields.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Spool:
-    """Copies new files of an FTP directory to a local one. Files that exist locally count as fetched."""
+    """Copies new files of an FTP directory to a local directory. A file that exists locally is not fetched again."""
 
     def __init__(self, remote: FtpDirectory, directory: Path) -> None:
         self._remote = remote
@@ -44,9 +46,9 @@ class Spool:
         directory.mkdir(parents=True, exist_ok=True)
 
     def fetch_new(self, *, must_rest: bool) -> list[str]:
-        """Fetch new files and return their names.
+        """Fetch new files and return their names. The call blocks.
 
-        With `must_rest`, fetch only files whose size has not changed since the last call.
+        With `must_rest`, fetch only files whose size has not changed since the previous call.
         """
         sizes = self._remote.sizes()
         before, self._sizes = self._sizes, sizes
@@ -60,7 +62,7 @@ class Spool:
         return fetched
 
     def follow(self) -> None:
-        """Continue to fetch files, on a daemon thread. A call that fails is repeated later."""
+        """Start a daemon thread that fetches new files every few seconds. After a failure it tries again."""
         threading.Thread(target=self._follow, name="ftp spool", daemon=True).start()
 
     def _follow(self) -> None:
@@ -80,9 +82,9 @@ def lines(
     key: str | None,
     files_max: int | None = None,
 ) -> DataFrame:
-    """Return rows for the sink, one for each line of the files that appear in a directory.
+    """Return a stream of rows for the sink, one for each line of the files that appear in a directory.
 
-    A batch has at most `files_max` files.
+    `key` names the CSV field that becomes the record's key. A batch has at most `files_max` files; None: no limit.
     """
     from pyspark.sql import functions as f
 
@@ -94,7 +96,8 @@ def lines(
     files = [path for path in directory.iterdir() if not path.name.startswith(".")]
     if not files:
         raise ValueError(
-            f"there is no file in {directory} yet, but with --csv the first file must name the fields"
+            f"there is no file in {directory} yet, but --csv needs one, because its first line names the"
+            " fields: start again when there is a file"
         )
     first = min(files)
     with first.open(newline="", encoding="utf-8") as file:
@@ -119,10 +122,14 @@ def _arguments(parser: ArgumentParser) -> None:
         help="fetch the files from this address: ftp://user:password@host:port/path",
     )
     parser.add_argument(
-        "--csv", action="store_true", help="files are CSV; their first line names the fields"
+        "--csv",
+        action="store_true",
+        help="the files are CSV, and the first line of each file names the fields",
     )
     parser.add_argument(
-        "--key", default=None, help="field whose value becomes the record's key (with --csv)"
+        "--key",
+        default=None,
+        help="CSV field whose value becomes the record's key; only with --csv",
     )
     parser.add_argument(
         "--batch-files-max",
@@ -144,13 +151,13 @@ def _directory(settings: Namespace) -> Path:
 
 def _plan(settings: Namespace) -> Sequence[str]:
     directory = _directory(settings)
-    steps = [f"read files that appear in {directory}, a record per line"]
+    steps = [f"read files that appear in {directory}, one record per line"]
     if settings.ftp is not None:
         steps.insert(0, f"copy new files of {FtpDirectory(settings.ftp)} to {directory}")
     if settings.csv:
-        steps.append("make each line a JSON object by the file's header line")
+        steps.append("convert each line to a JSON object with the fields of the file's first line")
     elif settings.key is not None:
-        raise ValueError("--key needs --csv, because it names a field of the header line")
+        raise ValueError("--key needs --csv, because it names a CSV field")
     return [
         *steps,
         f"write to topic {target_of(settings, TARGET)!r} at {settings.bootstrap}",
@@ -176,7 +183,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
 PIPELINE: Final = Pipeline(
     name="files-to-topic",
-    summary="lines of a directory's or an FTP server's files to a topic",
+    summary="the lines of files in a directory or on an FTP server to a topic",
     plan=_plan,
     start=_start,
     add_arguments=_arguments,

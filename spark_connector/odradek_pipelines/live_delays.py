@@ -1,13 +1,14 @@
-"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS TARGET CHECKPOINT`: Spark in `odradek demo`.
+"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS TARGET CHECKPOINT`: the Spark program that
+`odradek demo` runs.
 
-It computes the windows of `delay-windows` over a topic while records arrive. Each batch writes the windows that it
-changed to TARGET, exactly once, with its number. A process that is started again with the same checkpoint continues
-where an earlier one was killed.
+The program computes the windows of `delay-windows` over TOPIC while records arrive. Each batch writes its changed
+windows and its number to TARGET, exactly once. If the program is killed and started again with the same CHECKPOINT, it
+continues.
 
-It prints a line of JSON when a batch is written, and waits for a line on standard input before Spark records that the
-batch is complete: a caller that kills it then knows that Spark will run the batch again. Another line of JSON follows
-when Spark has recorded it. The process ends when RECORDS records were read. It exits with status 3 and a reason if
-Spark is missing.
+When a batch is written, the program prints a line of JSON, and waits for a line on standard input. Only after that line
+Spark records the batch as complete. So a caller that kills the program during this wait knows that Spark will run the
+batch again. When Spark has recorded the batch, the program prints another line of JSON. The program ends when it has
+read RECORDS records. If Spark is missing, it prints the reason and exits with status 3.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _POLL_S: Final = 0.2
 def run_live(
     bootstrap: str, topic: str, *, record_count: int, target: str, checkpoint: str
 ) -> None:
-    """Write the windows until `record_count` records were read, by this process and those before it. This call
-    blocks.
+    """Run the query until it has read `record_count` records, including those that earlier processes with the same
+    checkpoint have read. The call blocks.
 
     Raises:
-        SparkUnavailable: no JDK or PySpark.
+        SparkUnavailable: a JDK or PySpark is missing.
         TimeoutError: fewer records were read within TIMEOUT_S.
     """
     spark = session("odradek demo", spark__sql__shuffle__partitions="2")
@@ -83,7 +84,7 @@ def _follow(query: StreamingQuery, record_count: int) -> None:
             raise TimeoutError(f"{read_count} of {record_count} records were read in {TIMEOUT_S} s")
         time.sleep(_POLL_S)
         for progress in query.recentProgress:
-            # Offsets also count what an earlier process read.
+            # The sum of the end offsets also counts records that an earlier process has read.
             ends = json.loads(progress.sources[0].endOffset or "{}")
             read_count = max(
                 read_count, sum(end for topic in ends.values() for end in topic.values())
@@ -99,7 +100,7 @@ def _say(event: str, **fields: Any) -> None:
 
 
 def main() -> int:
-    """Run until the records are read, and return the exit status."""
+    """Run the program and return its exit status."""
     bootstrap, topic, records, target, checkpoint = sys.argv[1:6]
     try:
         run_live(bootstrap, topic, record_count=int(records), target=target, checkpoint=checkpoint)

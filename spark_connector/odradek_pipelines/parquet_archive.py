@@ -1,5 +1,5 @@
-"""Writes a topic to Parquet, with one directory per day of scheduled departure. Spark's file sink writes exactly
-once.
+"""The pipeline `parquet-archive`: it writes a topic to Parquet files, with one directory for each date of scheduled
+departure. Spark's file sink writes each record exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
     return [
         source_step(settings),
         "parse flights (JSON)",
-        f"append to {target_of(settings, TARGET)}, a directory per date (UTC) of departure",
+        f"append to {target_of(settings, TARGET)}, one directory per date of departure (UTC)",
     ]
 
 
@@ -37,7 +37,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
     flights = parse_flights(read_topic(spark, settings, schema="value binary"))
     dated = flights.withColumn("date", f.to_date("scheduled"))
-    by_date = dated.repartition("date")  # so that each batch writes one file per date
+    by_date = dated.repartition("date")  # each batch then writes one file per date
     writer = start_query(by_date, settings, PIPELINE.name).format("parquet").partitionBy("date")
     return [writer.option("path", target_of(settings, TARGET)).start()]
 

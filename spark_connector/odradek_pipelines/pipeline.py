@@ -1,9 +1,9 @@
-"""The runner of pipelines: it prints the plan, then the progress, until the queries end or the process is stopped.
+"""Runs a pipeline: prints its plan, starts its queries, and prints their progress until they end or the process gets
+SIGTERM or SIGINT.
 
-A pipeline is a module with a `PIPELINE`: its name, its purpose, its own arguments, its plan as text, and a `start`
-that returns the running queries (none if it ran as a batch and is done). The runner knows nothing else about it.
-After SIGTERM or SIGINT, queries end with the current batch; a batch pipeline is cancelled, and starts from the
-beginning when it is run again.
+The module of a pipeline has a constant `PIPELINE` of type `Pipeline`; the runner uses nothing else of the module. After
+SIGTERM or SIGINT, streaming queries end with the current batch. A batch pipeline is cancelled; when it is run again, it
+starts from the beginning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def addresses(text: str) -> str:
-    """Parse HOST:PORT,... (the addresses of brokers)."""
+    """Parse addresses of brokers: HOST:PORT, separated by commas. Raises ArgumentTypeError, as argparse expects."""
     try:
         return ",".join(parse_bootstrap(text))
     except InvalidConfig as problem:
@@ -39,7 +39,7 @@ def addresses(text: str) -> str:
 
 
 def named_value(text: str) -> tuple[str, str]:
-    """Parse NAME=VALUE."""
+    """Parse NAME=VALUE, and return name and value."""
     name, sign, value = text.partition("=")
     if not name or not sign:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -47,14 +47,14 @@ def named_value(text: str) -> tuple[str, str]:
 
 
 def count(text: str) -> int:
-    """Parse a whole number of 1 or more."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
 
 
 def duration(text: str) -> float:
-    """Parse a duration: a number of hours or seconds, 0 or more."""
+    """Parse a number of at least 0. Its unit (hours or seconds) depends on the argument."""
     try:
         number = float(text)
     except ValueError:
@@ -65,7 +65,7 @@ def duration(text: str) -> float:
 
 
 def instant(text: str) -> datetime:
-    """Parse a time like `2013-06-01T00:00`, in UTC unless it has a zone."""
+    """Parse a time such as `2013-06-01T00:00`. A time without a zone is UTC."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -74,7 +74,7 @@ def instant(text: str) -> datetime:
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of every pipeline."""
+    """Add the arguments that all pipelines have."""
     bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
     parser.add_argument(
         "--bootstrap",
@@ -83,16 +83,30 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         required=not bootstrap,
         help=f"addresses HOST:PORT,... of brokers' gRPC listeners; default: ${BOOTSTRAP_VARIABLE}",
     )
-    parser.add_argument("--from", dest="source", default="flights", help="topic to read")
-    parser.add_argument("--to", dest="target", default=None, help="topic or directory to write to")
-    parser.add_argument("--checkpoint", default=None, help="directory of the query's checkpoint")
+    parser.add_argument(
+        "--from", dest="source", default="flights", help="topic to read; default: flights"
+    )
+    parser.add_argument(
+        "--to",
+        dest="target",
+        default=None,
+        help="topic or directory to write to; default: depends on the pipeline",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        default=None,
+        help="directory of the query's checkpoint; default: checkpoints/NAME of the pipeline",
+    )
     parser.add_argument(
         "--starting",
         default="earliest",
-        help="where to start without a checkpoint: earliest, latest, or offsets as JSON",
+        help="where to start if there is no checkpoint: earliest, latest, or offsets as JSON;"
+        " default: earliest",
     )
     parser.add_argument(
-        "--available-now", action="store_true", help="read the records that exist now, then end"
+        "--available-now",
+        action="store_true",
+        help="read the records that exist now and then exit, instead of waiting for new records",
     )
     parser.add_argument(
         "--trigger-s", type=duration, default=1.0, help="seconds between triggers; default: 1"
@@ -105,8 +119,12 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--master", default=None, help="URL of Spark's master; default: local[*]")
     for name, meaning in (
-        ("--spark", "a setting of Spark"),
-        ("--option", "an option of the source, or one of the sink's delivery"),
+        ("--spark", "a setting of the Spark session; may be repeated"),
+        (
+            "--option",
+            "an option of the source or, for delivery, transactionalIdPrefix and preparedTimeoutMs,"
+            " of the sink; may be repeated",
+        ),
     ):
         parser.add_argument(
             name, type=named_value, action="append", default=[], metavar="NAME=VALUE", help=meaning
@@ -116,17 +134,21 @@ def add_common_arguments(parser: ArgumentParser) -> None:
 SINK_OPTIONS: Final = ("delivery", "transactionalidprefix", "preparedtimeoutms")
 """The options of the sink that --option may name, in lower case."""
 STOP_S_MAX: Final = 30.0
-"""How long a stop waits for the current batch."""
+"""How long the runner waits for the current batch to end after SIGTERM or SIGINT."""
 _LOOK_S: Final = 0.25
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments: the pipeline has none of its own."""
+    """Add no arguments. This is the default of `Pipeline.add_arguments`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline, as the runner uses it: its name, purpose, arguments, plan and `start`."""
+    """A pipeline, as the runner uses it.
+
+    `plan` returns the steps of the pipeline as texts, and raises ValueError for wrong arguments. `start` starts the
+    queries and returns them; it returns none if the pipeline is a batch, which is then complete.
+    """
 
     name: str
     summary: str
@@ -136,11 +158,11 @@ class Pipeline:
     spark_config: tuple[tuple[str, str], ...] = ()
     """Spark settings that the session must have from its start."""
     is_batch: bool = False
-    """Whether `start` does all the work itself, and may be cancelled."""
+    """Whether `start` does all the work before it returns, and may be cancelled in the meantime."""
 
 
 def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
-    """Parse the command line. Prints errors and exits with status 2, as argparse does."""
+    """Parse the command line. For wrong arguments, argparse prints the error and exits with status 2."""
     parser = ArgumentParser(prog=f"odradek pipeline {pipeline.name}", description=pipeline.summary)
     add_common_arguments(parser)
     pipeline.add_arguments(parser)
@@ -148,9 +170,10 @@ def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
 
 
 def run(pipeline: Pipeline, settings: Namespace) -> int:
-    """Run a pipeline to its end; SIGTERM or SIGINT ends it after the current batch.
+    """Run a pipeline until it ends, or until SIGTERM or SIGINT ends it after the current batch. Return the exit status.
 
-    Exit status: 0 done or stopped, 1 failed, 2 not started; the reason is on standard error.
+    The exit status is 0 if the pipeline is done or was stopped, 1 if it failed, and 2 if it could not start. The reason
+    is printed to standard error.
     """
     from pyspark_odradek.spark_session import SparkUnavailable, session
 
@@ -195,7 +218,7 @@ def _run_batch(
 
     def cancel() -> None:
         stopping.wait()
-        # This is repeated, because the next job may not have started yet.
+        # Cancel repeatedly, because the pipeline may start another job after a cancelled one.
         while not over.wait(_LOOK_S):
             spark.sparkContext.cancelAllJobs()
 
@@ -226,7 +249,7 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
             batch_id = _last_batch(query)
             while query.isActive and query.status["isTriggerActive"]:
                 if _last_batch(query) != batch_id or time.monotonic() > deadline_s:
-                    break  # the batch is written; the next one has started and can be repeated
+                    break  # the batch is written, or took too long; a stopped batch is repeated at the next start
                 time.sleep(_LOOK_S)
             query.stop()
     failed = False
@@ -241,7 +264,9 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason in one line. Spark's messages contain tracebacks and plans, which its log has too."""
+    """Return the reason of an error in one line. Spark's messages contain whole tracebacks and plans; these are also in
+    Spark's log.
+    """
     lines = str(error).splitlines() or [repr(error)]
     begins = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     after = lines[begins[-1] + 1 :] if begins else []
@@ -284,15 +309,15 @@ def _say(event: str, **fields: Any) -> None:
 
 
 def connection_options(settings: Namespace) -> dict[str, str]:
-    """Return the options for both source and sink: the address, and those --option values that have a
-    client prefix.
+    """Return the options that source and sink share: the address of the brokers, and all values of --option with the
+    prefix `kafka.` or `odradek.`.
     """
     client = {k: v for k, v in settings.option if k.lower().startswith(("kafka.", "odradek."))}
     return {"kafka.bootstrap.servers": settings.bootstrap} | client
 
 
 def source_options(settings: Namespace) -> dict[str, str]:
-    """Return the options of a streaming read of --from."""
+    """Return the options for reading the topic of --from as a stream."""
     options = connection_options(settings) | {
         "subscribe": settings.source,
         "startingOffsets": settings.starting,
@@ -303,7 +328,7 @@ def source_options(settings: Namespace) -> dict[str, str]:
 
 
 def sink_options(settings: Namespace, *, topic: str | None) -> dict[str, str]:
-    """Return the options of a write to `topic`, or to each row's own topic."""
+    """Return the options for writing to `topic`. If `topic` is None, the column `topic` names the topic of each row."""
     own = {k.lower(): v for k, v in settings.option if k.lower() in SINK_OPTIONS}
     return connection_options(settings) | own | ({} if topic is None else {"topic": topic})
 
@@ -311,7 +336,7 @@ def sink_options(settings: Namespace, *, topic: str | None) -> dict[str, str]:
 def read_topic(
     spark: SparkSession, settings: Namespace, *, schema: str = "key binary, value binary"
 ) -> DataFrame:
-    """Return the topic of --from as a stream. Only the columns of `schema` are built."""
+    """Return the topic of --from as a streaming DataFrame with the columns of `schema`."""
     reader = spark.readStream.format("odradek").schema(schema)
     return reader.options(**source_options(settings)).load()
 
@@ -319,7 +344,9 @@ def read_topic(
 def start_query(
     frame: DataFrame, settings: Namespace, name: str, *, mode: str = "append"
 ) -> DataStreamWriter:
-    """Return a writer with the query's name, trigger, mode and checkpoint; the caller sets its format."""
+    """Return a stream writer with the query's name, trigger, output mode and checkpoint. The caller sets the format
+    and starts the query.
+    """
     writer = frame.writeStream.queryName(name).outputMode(mode)
     if settings.available_now:
         writer = writer.trigger(availableNow=True)
@@ -331,9 +358,10 @@ def start_query(
 def write_topic(
     frame: DataFrame, settings: Namespace, name: str, *, topic: str | None, mode: str = "append"
 ) -> StreamingQuery:
-    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own topic.
+    """Start a query that writes the rows of `frame`, which has the columns of the sink. If `topic` is None, the column
+    `topic` names the topic of each row.
 
-    Spark allows no Python sink in update mode, so such a query writes each of its batches as a step.
+    Spark does not allow Python sinks in update mode. So in update mode the query writes each batch by `write_step`.
     """
     from pyspark_odradek import write_step
 
@@ -349,16 +377,16 @@ def write_topic(
 
 
 def checkpoint_of(settings: Namespace, name: str) -> str:
-    """Return the directory with the query's checkpoint."""
+    """Return the directory of the query's checkpoint: that of --checkpoint, or one named after the query."""
     return settings.checkpoint or f"checkpoints/{name}"
 
 
 def target_of(settings: Namespace, default: str) -> str:
-    """Return --to, or the pipeline's default."""
+    """Return the topic or directory of --to, or the default of the pipeline."""
     return settings.target or default
 
 
 def source_step(settings: Namespace) -> str:
-    """Return the first line of a plan."""
-    how = "what is there now" if settings.available_now else "for ever"
-    return f"read topic {settings.source!r} at {settings.bootstrap} from {settings.starting}, {how}"
+    """Return the first step of a plan: which topic is read, and how."""
+    records = "the records that exist now" if settings.available_now else "continuously"
+    return f"read topic {settings.source!r} at {settings.bootstrap} from {settings.starting}, {records}"

@@ -1,7 +1,8 @@
-"""Writes a topic to files, one line per value, in a directory or on an FTP server.
+"""The pipeline `topic-to-files`: it writes the values of a topic to files in a directory or on an FTP server, one line
+for each value.
 
-To a directory Spark's file sink writes exactly once. On an FTP server each batch is one file named by its number,
-which appears when it is complete: a batch that is written again replaces its own file.
+Spark's file sink writes to a directory exactly once. On an FTP server each batch is one file, named by the number of
+the batch, which appears when it is complete. A batch that Spark runs again replaces the file of its first run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--ftp",
         default=None,
-        help="send the files to this address: ftp://user:password@host:port/path",
+        help="write the files to this FTP directory instead of --to: ftp://user:password@host:port/path",
     )
 
 
@@ -61,7 +62,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
 PIPELINE: Final = Pipeline(
     name="topic-to-files",
-    summary="values of a topic as lines of files, in a directory or on an FTP server",
+    summary="the values of a topic as lines of files in a directory or on an FTP server",
     plan=_plan,
     start=_start,
     add_arguments=_arguments,

@@ -1,7 +1,7 @@
-"""Odradek as a Spark data source: `spark.read.format("odradek")`, found without registration.
+"""Odradek as a Spark data source: `spark.read.format("odradek")`, without registration.
 
-Spark imports every top-level `pyspark_*` module at its first look-up of a data source and takes its
-`DefaultSource`; so this module imports each name at its first use.
+When Spark first looks up a data source by name, it imports every top-level module whose name starts with `pyspark_`,
+and uses the class `DefaultSource` in it. To keep that import fast, this module imports each of its names at first use.
 """
 
 from __future__ import annotations

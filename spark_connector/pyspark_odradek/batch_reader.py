@@ -1,14 +1,16 @@
-"""The reader of `spark.read`: ranges are decided once, on the driver, and pushed filters narrow them first.
+"""The reader of `spark.read`. The driver determines once which offset ranges to read, after it has narrowed the ranges
+by the filters that Spark pushes down.
 
-Filters on topic, partition and offset are carried out completely by narrowing ranges. A filter on the timestamp is
-not: records need not be in the order of their timestamps. But all records before the first one at or after a time are
-earlier than that time. So a lower bound moves the start, and Spark still checks each record.
+Filters on topic, partition and offset are applied completely by narrowing ranges. A filter on the timestamp cannot be
+applied in this way, because records need not be in the order of their timestamps. But a lower bound T on the timestamp
+moves the start of a range: all records before the first one with a timestamp of at least T are earlier than T. Spark
+then checks the timestamp of each record that is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,28 +45,27 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 @dataclass(slots=True)
 class PushedFilters:
-    """The bounds that pushed filters set on the records to read."""
+    """The bounds on topic, partition, offset and timestamp that follow from the filters of a query."""
 
     start_offset: int = 0
     end_offset: int = _INT64_MAX
     timestamp_ms: int | None = None
-    """Lower bound of timestamps; None: there is no such filter."""
+    """Lower bound of timestamps in ms since the epoch; None if no filter sets one."""
     _topics: set[str] | None = None
     _partitions: set[int] | None = None
-    _taken: list[Filter] = field(default_factory=list)
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Narrow the offset ranges by the filters that allow it. Return those that Spark must still evaluate."""
+        """Add filters to the bounds. Return the filters that Spark must still evaluate for each record."""
         return [candidate for candidate in filters if not self._push_one(candidate)]
 
     def is_wanted(self, name: TopicPartition) -> bool:
-        """Whether records of the partition can match."""
+        """Return whether records of the partition can match the filters on topic and partition."""
         return (self._topics is None or name.topic in self._topics) and (
             self._partitions is None or name.partition in self._partitions
         )
 
     def narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the part of each range that can match."""
+        """Return the part of each range that can match, without the partitions that cannot. A part may be empty."""
         return [
             OffsetRange(
                 r.name, max(r.start_offset, self.start_offset), min(r.end_offset, self.end_offset)
@@ -136,10 +137,11 @@ def _is_integer(value: Any) -> bool:
 
 
 class _OptionalPushdown:
-    """`pushFilters` of a reader that also works where Spark's pushdown is off.
+    """An implementation of `pushFilters` that Spark also accepts if filter pushdown is off.
 
-    With spark.sql.python.filterPushdown.enabled off (its default) Spark refuses any reader that
-    overrides `pushFilters`, which it detects by comparing functions. This object shows the base class's function.
+    If spark.sql.python.filterPushdown.enabled is off (the default), Spark refuses any reader that overrides
+    `pushFilters`. It detects an override by comparing the method's `__func__` with that of the base class. So this
+    object has the `__func__` of the base class.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -152,7 +154,7 @@ class _OptionalPushdown:
 
 
 class OdradekBatchReader(DataSourceReader):
-    """The reader of one batch query. It is pickled to executors, so it holds only options, schema and filters."""
+    """The reader of one batch query. Spark pickles it to executors, so it holds only options, schema and filters."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -161,7 +163,9 @@ class OdradekBatchReader(DataSourceReader):
         self.pushFilters: Any = _OptionalPushdown(self._filters)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan one task per partition with records, or more (minPartitions, maxRecordsPerPartition)."""
+        """Return the tasks of the query: one for each partition with records, or more if the options minPartitions or
+        maxRecordsPerPartition require it.
+        """
         lookup = TopicOffsets(self._options)
         starts = lookup.resolve(self._options.starting, is_start=True)
         ends = lookup.resolve(self._options.ending, is_start=False)
@@ -186,8 +190,8 @@ class OdradekBatchReader(DataSourceReader):
         return plan_tasks(ranges, topic_ids, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one range, on an executor."""
-        # Imported late, because it loads Arrow, which the driver does not need.
+        """Yield the records of one task's range. Spark calls this on an executor."""
+        # Imported here, because the module loads Arrow, which the driver does not need.
         from pyspark_odradek.record_rows import read_range
 
         return read_range(partition, self._options, self._schema)

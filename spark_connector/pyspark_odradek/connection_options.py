@@ -37,7 +37,9 @@ _JAAS_OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """The brokers' gRPC listeners, and the credentials. Equal options share a connection."""
+    """The addresses of the brokers' gRPC listeners, TLS options and credentials. Sources and sinks with equal options
+    share a connection.
+    """
 
     bootstrap: tuple[str, ...]
     is_tls: bool = False
@@ -48,14 +50,16 @@ class ConnectionOptions:
     credentials: SaslCredentials | None = None
 
     def tls(self) -> TlsOptions | None:
-        """Return TLS options for the transport; None: plaintext."""
+        """Return the TLS options for the SDK, or None for a connection without TLS."""
         if not self.is_tls:
             return None
         return TlsOptions(ca=self.ca, cert=self.cert, key=self.key, server_name=self.server_name)
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with a prefix, under their names in lower case without it. `odradek.` overrides `kafka.`."""
+    """Return the options whose names have the prefix `kafka.` or `odradek.`, by their lower-case names without the
+    prefix. An option with `odradek.` overrides the same one with `kafka.`.
+    """
     client: dict[str, str] = {}
     for prefix in reversed(PREFIXES):
         for name, value in options.items():
@@ -81,14 +85,14 @@ def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 def parse_boolean(text: str) -> bool:
-    """Parse true or false, in any case. Raises ValueError."""
+    """Parse true or false, in upper or lower case. Raises ValueError for any other text."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is not true or false")
     return text.lower() == "true"
 
 
 def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> ConnectionOptions:
-    """Return the connection that options describe.
+    """Return the checked connection options of a source or sink. `role` (consumer or producer) is for messages.
 
     Raises:
         ValueError: the address is missing or malformed, or the security options contradict each other.
@@ -131,10 +135,12 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
 
 
 def _login(client: Mapping[str, str], protocol: str) -> SaslCredentials | None:
-    """Return name, password and mechanism; None without a login. Messages never show the password."""
+    """Return name, password and mechanism of the SASL login, or None without a login. Error messages never contain the
+    password.
+    """
     sasl = {name for name in client if name.startswith("sasl.")}
     if protocol in ("PLAINTEXT", "SSL") or (not protocol and not sasl):
-        return None  # Kafka ignores the sasl. options in this case, too
+        return None  # Kafka's clients ignore the sasl. options in this case, too
     for name in sorted(sasl - _LOGIN):
         raise ValueError(f"Kafka option '{name}' is not supported")
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", MECHANISMS[0])).upper()

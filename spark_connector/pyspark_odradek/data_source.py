@@ -1,4 +1,6 @@
-"""The data source that Spark sees. Each method imports the heavy modules that it needs."""
+"""The data source class that Spark uses. Each method imports the modules that it needs, because they are slow to load
+and no Spark process needs all of them.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,23 @@ if TYPE_CHECKING:
 
 
 class OdradekDataSource(DataSource):
-    """`format("odradek")`: options, schema and offsets of Spark's Kafka source and sink.
+    """The data source for `format("odradek")`. Its options, schema and offsets are those of Spark's Kafka source and
+    sink.
 
-    Spark pickles it, and makes readers and writers from it in several processes, so it holds options only.
+    Spark pickles an instance, and makes readers and writers from it in several processes, so an instance holds only
+    options.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
+        """Return the name by which `format(...)` selects this source."""
         return "odradek"
 
     def schema(self) -> StructType:
-        """Return all columns, including headers if includeHeaders is set. `.schema(...)` may choose fewer.
+        """Return all columns of the source, with headers if the option includeHeaders is true. A query may choose fewer
+        columns by `.schema(...)`.
 
-        Spark calls this at `load`, so wrong options are refused there, as by Spark's Kafka source.
+        Spark calls this in `load()`, so wrong options raise ValueError there, as with Spark's Kafka source.
         """
         from pyspark_odradek.source_options import check_source_options, source_schema
 
@@ -62,7 +67,9 @@ class OdradekDataSource(DataSource):
         return OdradekBatchWriter(parse_sink_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer for `df.writeStream`. `overwrite` (output mode complete) appends too, like Kafka's sink."""
+        """Return the writer for `df.writeStream`. `overwrite` (output mode complete) is ignored: the writer appends, as
+        Spark's Kafka sink does.
+        """
         from pyspark_odradek.sink_options import parse_sink_options
         from pyspark_odradek.writer import OdradekStreamWriter
 

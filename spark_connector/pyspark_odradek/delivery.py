@@ -1,10 +1,12 @@
-"""The delivery of written batches: the interface behind which at-least-once and exactly-once delivery differ.
+"""The interface by which the sink writes batches, and its implementation for at-least-once delivery.
 
-A task *stages* its rows and, at its end, *prepares* them: from then on they are safe even if the task fails. When
-every task of a batch has prepared, the driver *completes* the batch in one call that may be repeated with the same
-outcome: Spark repeats it after a crash between this call and its own commit log. `AtLeastOnce` makes records visible
-as they are acknowledged, so preparing is a flush and completing does nothing; a task that is run again writes its
-rows again. `ExactlyOnce` (`staged_delivery.py`) stages into transactions that the completion decides together.
+A task *stages* its rows. At its end it *prepares* them: from then on a failure of the task cannot lose the rows. When
+every task of a batch has prepared its rows, the driver *completes* the batch in one call. Repeating the call does not
+change the outcome; Spark repeats it if the driver crashed after the call and before Spark wrote its commit log.
+
+With `AtLeastOnce`, records are visible as soon as they are acknowledged. So preparing flushes the producer, and
+completing does nothing. A task that Spark runs again writes its rows again. `ExactlyOnce` (`staged_delivery.py`) stages
+rows in transactions, all of which are committed when the batch is completed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ MARGIN_S: Final = 60.0
 class OutputRecord(NamedTuple):
     """A row as a record.
 
-    Without `partition`, the producer chooses one, by the key if there is one and otherwise in turns.
+    If `partition` is None, the producer chooses the partition by the key; for a record without a key it changes the
+    partition from batch to batch.
     """
 
     topic: str
@@ -42,7 +45,9 @@ class OutputRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdentity:
-    """The identity of a writing task. A stream has its checkpoint's `query_id`, a batch write a new one."""
+    """The identity of a task that writes. The `query_id` of a stream comes from its checkpoint; each batch write has a
+    new one.
+    """
 
     query_id: str
     batch_id: int
@@ -52,54 +57,60 @@ class TaskIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """A task's report to the driver."""
+    """The result of `Stage.prepare`, which a task reports to the driver."""
 
     identity: TaskIdentity
     is_staged: bool
-    """Whether it waits for the completion of its batch; otherwise its rows are visible already."""
+    """Whether the rows become visible only when the batch is completed. If False, they are visible already."""
     task: PreparedTask | None = None
-    """The staged task that the completion commits; None if there is none, as when the batch was complete before."""
+    """The staged task that is committed when the batch is completed. None if the rows are not staged, or if the batch
+    was already complete and the rows were discarded.
+    """
     record_count: int = 0
     size_bytes: int = 0
 
 
 class Stage(Protocol):
-    """The rows that one task writes."""
+    """Writes the rows of one task."""
 
     def send(self, records: Sequence[OutputRecord]) -> None:
-        """Send rows; waits for buffer space only. Raises the reason if a row cannot be written."""
+        """Send rows. The call waits only for space in the producer's buffer. It raises the error of any earlier row
+        that could not be written.
+        """
 
     def prepare(self) -> PreparedWrite:
-        """Wait until all rows are safe. Raises the reason if one is not."""
+        """Wait until all rows are acknowledged, and prepare them. Raises the error of a row that was not written."""
 
     def abandon(self) -> None:
-        """Drop the rows of a failed task, as far as they are not visible yet."""
+        """Clean up after the task has failed: discard rows that are not visible yet."""
 
 
 class Delivery(Protocol):
-    """A way for the sink to write. It is pickled with the writer, so it holds options only."""
+    """A delivery guarantee of the sink: how tasks write rows, and how the driver completes a batch. It is pickled with
+    the writer, so it holds only options.
+    """
 
     needs_identity: bool
-    """Whether the delivery identifies a batch by its query and number. If so, a streaming task that does not know both
-    fails.
+    """Whether the delivery identifies a batch by its query id and batch number. If so, a streaming task fails if Spark
+    does not pass both to it.
     """
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """Begin a task's rows, on an executor."""
+        """Return a stage for the rows of one task. It is called on an executor."""
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """Complete a batch, on the driver. May be repeated for the same batch.
+        """Complete a batch. It is called on the driver, and may be repeated for the same batch.
 
-        A repeat may list other writes, because Spark may have divided the batch into other tasks. They name the same
-        query; if its batch is complete already, nothing changes.
+        A repeated call may list other writes of the same query, because Spark may have divided the batch into other
+        tasks. If the batch is already complete, the call changes nothing.
         """
 
     def abort(
         self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
     ) -> None:
-        """Abort a failed batch, on the driver. `writes` lacks tasks that failed before they reported.
+        """Abort a failed batch. It is called on the driver. `writes` has only tasks that prepared their rows.
 
-        Without `query_id`, the query is known only if a task reported.
+        If `query_id` is None, the query comes from `writes`; if `writes` is empty, too, nothing can be aborted.
         """
 
 
@@ -112,20 +123,22 @@ class AtLeastOnce:
         self._options = options
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """Return a stage over this process's producer."""
+        """Return a stage that writes with the producer that all tasks of this process share."""
         return _Flushed(self._options, identity)
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """Do nothing: all records are visible."""
+        """Do nothing, because all records are already visible."""
 
     def abort(
         self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
     ) -> None:
-        """Do nothing: written records stay."""
+        """Do nothing: records that were written stay in the topic."""
 
 
 class SentRows:
-    """Sends the rows of one task by `send`, the method of a producer or a staged task, and raises failures early."""
+    """Sends the rows of one task by `send`, a method of a producer or of a staged task. It counts the rows, and raises
+    the error of a failed row in a later call instead of only at the end.
+    """
 
     def __init__(
         self,
@@ -141,11 +154,11 @@ class SentRows:
         self._unchecked: deque[DeliveryFuture] = deque()
 
     def send(self, records: Sequence[OutputRecord]) -> None:
-        """Send rows; waits for buffer space only."""
+        """Send rows. The call waits only for space in the producer's buffer."""
         self._link.run(self._send(records), timeout_s=self.patience_s)
 
     async def wait(self) -> None:
-        """Wait until all rows are acknowledged. Raises the reason if one is not."""
+        """Wait until all rows are acknowledged. Raises the error of a row that was not written."""
         while self._unchecked:
             await self._unchecked.popleft()
 
@@ -199,7 +212,7 @@ class _Flushed:
         )
 
     def abandon(self) -> None:
-        """Close the producer, because its failure must not affect the next task of this process."""
+        """Close the shared producer, because an error of it must not affect the next task in this process."""
         _drop_producer(self._link, self._options)
 
     async def _flush(self) -> None:
@@ -211,7 +224,9 @@ _producers: dict[tuple[int, SinkOptions], Producer] = {}
 
 
 def _producer(link: ProcessLink, options: SinkOptions) -> Producer:
-    """Return this process's producer for these options; its id and its streams outlive a task."""
+    """Return the producer of this process for these options. Tasks share it, so its producer id and its streams to the
+    brokers stay open between tasks.
+    """
     key = (os.getpid(), options)
     producer = _producers.get(key)
     if producer is None:

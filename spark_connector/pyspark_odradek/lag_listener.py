@@ -1,4 +1,6 @@
-"""The lag of a query. Spark's Python sources cannot report metrics, so a listener computes them from progress."""
+"""The lag of a streaming query. Python data sources cannot report metrics to Spark, so a listener computes the lag from
+the query's progress events.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ _log = logging.getLogger(__name__)
 
 
 class LagListener(StreamingQueryListener):
-    """Calls `on_lag(query name or id, metrics)` at each progress that reads from Odradek.
+    """Calls `on_lag(query name or id, metrics)` for each progress event of a query that reads from Odradek.
 
-    Metrics are those of Spark's Kafka source, minOffsetsBehindLatest, maxOffsetsBehindLatest and
-    avgOffsetsBehindLatest, and totalOffsetsBehindLatest. Without `on_lag` they are logged.
-    Add it by `spark.streams.addListener`.
+    The metrics are minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest, as in Spark's Kafka
+    source, and totalOffsetsBehindLatest. Without `on_lag` the metrics are logged. Register the listener by
+    `spark.streams.addListener`.
     """
 
     def __init__(self, on_lag: Callable[[str, dict[str, float]], None] | None = None) -> None:
         self._on_lag = on_lag or _log_lag
 
     def onQueryStarted(self, event: Any) -> None:
-        """Do nothing: there is no progress yet."""
+        """Do nothing, because there is no progress yet."""
 
     def onQueryProgress(self, event: Any) -> None:
         """Report the lag of each source."""
@@ -37,14 +39,17 @@ class LagListener(StreamingQueryListener):
                 self._on_lag(progress.name or str(progress.id), metrics)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Do nothing: the last reported lag still holds."""
+        """Do nothing, because the lag has not changed since the last progress event."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Do nothing: the lag was reported with the last progress."""
+        """Do nothing, because the last progress event has reported the lag."""
 
 
 def lag(end_offset: str | None, latest_offset: str | None) -> dict[str, float]:
-    """Return the metrics of offsets behind the latest over all partitions; empty for another kind of source."""
+    """Return how far `end_offset` is behind `latest_offset`, over all partitions of a source, as metrics.
+
+    Both are the JSON texts of a progress event. The result is empty if they are not offsets of topics.
+    """
     try:
         end = from_json(json.loads(end_offset or "null"))
         latest = from_json(json.loads(latest_offset or "null"))

@@ -1,10 +1,10 @@
-"""Offsets of partitions: their JSON, the ranges that become tasks, and what happens to ranges that are lost.
+"""Offsets of partitions: their JSON form, offset ranges and their division into tasks, and the report of data loss.
 
-The JSON is that of Spark's Kafka source, `{"topic": {"0": 23, "1": -2}}`, so a person can read a checkpoint, and can
-copy a starting position from it. In options -2 is earliest, -1 latest.
+The JSON form is that of Spark's Kafka source: `{"topic": {"0": 23, "1": -2}}`. A person can read it in a checkpoint,
+and can use it as a starting position. In options, -2 means earliest and -1 latest.
 
-A range becomes one task, or several if options say so. The computation is that of Spark's KafkaOffsetRangeCalculator,
-so a job has the same tasks as with Kafka.
+Each range becomes one task, or several if options require it. Ranges are split as by Spark's
+KafkaOffsetRangeCalculator, so a job has the same tasks as with Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[0,1]}'
 
 
 def parse_offsets(text: str) -> PartitionOffsets:
-    """Parse offsets by partition. Raises ValueError with the message of Spark's Kafka source."""
+    """Parse a JSON text with an offset for each partition. Raises ValueError, worded as by Spark's Kafka source."""
     return _parse(text, _OFFSETS_EXAMPLE)
 
 
 def parse_timestamps(text: str) -> PartitionOffsets:
-    """Parse timestamps by partition, in ms since the epoch. Raises ValueError."""
+    """Parse a JSON text with a timestamp (ms since the epoch) for each partition. Raises ValueError."""
     return _parse(text, _TIMESTAMPS_EXAMPLE)
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
-    """Parse the partitions of option `assign`. Raises ValueError."""
+    """Parse the JSON text of the option `assign`. Raises ValueError."""
     try:
         by_topic = json.loads(text)
         return [
@@ -54,7 +54,7 @@ def parse_partitions(text: str) -> list[TopicPartition]:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
-    """Return the offsets as Spark writes them to the checkpoint, sorted."""
+    """Return offsets in the form that Spark writes to the checkpoint, sorted by topic and partition."""
     by_topic: OffsetsJson = {}
     for name in sorted(offsets):
         by_topic.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
@@ -62,7 +62,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
 
 
 def from_json(by_topic: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
-    """Return the offsets of the JSON that `to_json` made and Spark passes back."""
+    """Return offsets from the form that `to_json` makes. Spark passes this form back to the reader."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in by_topic.items()
@@ -89,7 +89,7 @@ def _integer(value: Any) -> int:
 
 
 class OffsetRange(NamedTuple):
-    """The offsets [start_offset, end_offset) of a partition."""
+    """A range of offsets in a partition: from `start_offset` to `end_offset` (exclusive)."""
 
     name: TopicPartition
     start_offset: int
@@ -97,7 +97,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets, an upper bound of the records."""
+        """The number of offsets. The number of records may be lower."""
         return self.end_offset - self.start_offset
 
 
@@ -107,40 +107,38 @@ def split_ranges(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[OffsetRange]:
-    """Split ranges into tasks, in order; an empty range gets no task.
+    """Split ranges into one range for each task, in the same order. Empty ranges are left out.
 
-    First, ranges with more than `max_records_per_partition` offsets are split. If there are then fewer tasks than
-    `min_partitions`, large ranges are split further, until there are about that many.
+    First, ranges with more than `max_records_per_partition` offsets are split. If there are then fewer ranges than
+    `min_partitions`, large ranges are split further, until there are about `min_partitions`.
     """
-    wanted = [r for r in ranges if r.size > 0]
+    parts = [r for r in ranges if r.size > 0]
     if max_records_per_partition is not None:
-        wanted = [
-            part
-            for r in wanted
-            for part in _split(r, math.ceil(r.size / max_records_per_partition))
+        parts = [
+            part for r in parts for part in _split(r, math.ceil(r.size / max_records_per_partition))
         ]
-    if min_partitions is None or len(wanted) >= min_partitions:
-        return wanted
-    total = sum(r.size for r in wanted)
-    whole = {r for r in wanted if _parts(r.size, total, min_partitions) == 1}
+    if min_partitions is None or len(parts) >= min_partitions:
+        return parts
+    total = sum(r.size for r in parts)
+    whole = {r for r in parts if _parts(r.size, total, min_partitions) == 1}
     split_total = total - sum(r.size for r in whole)
     split_parts = max(min_partitions - len(whole), 1)
     return [
         part
-        for r in wanted
+        for r in parts
         for part in (_split(r, _parts(r.size, split_total, split_parts)) if r not in whole else [r])
     ]
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    return max(math.floor(size / total * wanted + 0.5), 1)
+def _parts(size: int, total: int, total_parts: int) -> int:
+    return max(math.floor(size / total * total_parts + 0.5), 1)
 
 
 def _split(r: OffsetRange, parts: int) -> list[OffsetRange]:
     made: list[OffsetRange] = []
     start, rest = r.start_offset, r.size
     for part in range(parts):
-        size = rest // (parts - part)  # the last part gets what the rounding left over
+        size = rest // (parts - part)  # rounded down, so later parts may be larger by one
         rest -= size
         if size:
             made.append(OffsetRange(r.name, start, start + size))
@@ -166,11 +164,11 @@ _DO_FAIL: Final = (
 
 
 class DataLoss(RuntimeError):
-    """Records that should have been read were deleted before they were read."""
+    """Records that the query should have read were deleted before it read them."""
 
 
 def report_data_loss(reason: str, *, is_fatal: bool) -> None:
-    """Raise DataLoss if the loss is fatal (option failOnDataLoss), else log a warning."""
+    """Raise DataLoss if `is_fatal` (the option failOnDataLoss), otherwise log a warning."""
     if is_fatal:
         raise DataLoss(f"{_LOST}{_DO_NOT_FAIL} Reason: {reason}")
     _log.warning("Streaming query may have lost data. %s %s%s", reason, _LOST, _DO_FAIL)

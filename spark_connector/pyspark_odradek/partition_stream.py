@@ -1,11 +1,13 @@
-"""Reads the offset range of one task from its partition: by one fetch stream after another, until the range's end.
+"""Reads the offset range of one task from its partition. If a fetch stream ends before the range's end, the next one
+continues at the offset that was reached.
 
-Spark carries the range (`RangePartition`) from the driver to an executor. There the stream runs on the event loop of
-the `ProcessLink`, and the task takes chunks from a queue. The queue is bounded by the credit that the broker was
-given: a chunk's bytes are granted again when the task takes it. A leader that moves, dies or falls silent ends a
-stream; the next one starts at the position reached, at the new leader (or, with a rack, at the replica that it names).
-The task fails only if it makes no progress at all for the poll timeout. Offsets that were deleted are reported as
-data loss.
+Spark sends the range (`RangePartition`) from the driver to an executor. There the fetch stream runs on the event loop
+of the `ProcessLink`, and the task takes chunks of records from a queue. The credit of the fetch stream bounds the
+queue: when the task takes a chunk, the chunk's bytes are granted to the broker again.
+
+A fetch stream ends if the leader moves, dies, or sends nothing for SILENCE_S_MAX. The next stream goes to the new
+leader or, with the option `rack`, to the replica that the leader names. The task fails only if it makes no progress
+for the whole poll timeout. Offsets that were deleted are reported as data loss.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ _QUEUE_MARGIN_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """The range that a task reads, and its options. It is plain data, because it is pickled to the executor."""
+    """The offset range that a task reads, and options for reading. It is plain data, because Spark pickles it to the
+    executor.
+    """
 
     name: TopicPartition
     topic_id: bytes
@@ -66,23 +70,25 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Complete batches as they were fetched.
+    """Complete record batches, as the broker sent them.
 
-    `aborted` has (producer id, first offset) of aborted transactions; it is None with read_uncommitted.
+    `aborted` has the producer id and the first offset of each aborted transaction; it is None with read_uncommitted.
     """
 
     records: memoryview
     start_offset: int
-    """The first offset to read; the first batch may start before it."""
+    """The offset of the first record to read. The first batch may contain earlier records."""
     aborted: Sequence[tuple[int, int]] | None
 
 
 class _Moved(Exception):
-    """The stream must continue at another replica."""
+    """Raised to end the current fetch stream, because reading must continue at another replica."""
 
 
 class PartitionStream:
-    """The records of one range. Iterate over it once, from one thread, and close it, even early."""
+    """The records of one offset range, as an iterator of chunks. Iterate over it once, from one thread, and call
+    `close` at the end, also after an error.
+    """
 
     def __init__(self, link: ProcessLink, plan: FetchPlan) -> None:
         self._link = link
@@ -111,11 +117,11 @@ class PartitionStream:
                 return
             if isinstance(item, BaseException):
                 raise item
-            self._link.loop.call_soon_threadsafe(self._taken, len(item.records))
+            self._link.loop.call_soon_threadsafe(self._chunk_taken, len(item.records))
             yield item
 
     def close(self) -> None:
-        """End the stream if it is still open. Does not wait."""
+        """End the fetch stream if it is still open. The call does not wait."""
         self._future.cancel()
 
     async def _run(self) -> None:
@@ -142,11 +148,15 @@ class PartitionStream:
             self._queue.put(None)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # this is the root of the task: the reader raises the error
+        except (
+            BaseException
+        ) as error:  # the root of this asyncio task: `__iter__` raises the error in the reader
             self._queue.put(error)
 
     async def _is_over(self, problem: OdradekError) -> bool:
-        """Return whether the stream has ended without an error. Raises the error if it has ended with one."""
+        """Return True if reading must end because the topic was deleted, and False if it must be tried again. Raises
+        an error if the task must fail.
+        """
         waited_s = time.monotonic() - self._progress_s
         if isinstance(problem, UnknownTopic) and waited_s >= UNKNOWN_TOPIC_S_MAX:
             report_data_loss(
@@ -161,7 +171,7 @@ class PartitionStream:
         return False
 
     async def _follow_one(self) -> None:
-        """Read from one broker until the range's end. Raises the error if the fetch stream ends before."""
+        """Read from one broker by one fetch stream until the range's end. Raises an error if the stream ends before."""
         endpoint = await self._endpoint()
         stream = self._cluster.transport.open(endpoint, FETCH)
         self._stream = stream
@@ -178,7 +188,7 @@ class PartitionStream:
                 except TimeoutError:
                     if self._unread_bytes >= WINDOW_BYTES:
                         self._progress_s = time.monotonic()
-                        continue  # the task is slow, not the broker
+                        continue  # the broker has no credit, because the task reads slowly
                     raise BrokerUnreachable(endpoint, "it sends no records") from None
                 if entries is None:
                     raise BrokerUnreachable(endpoint, "it ended the fetch stream")
@@ -194,8 +204,8 @@ class PartitionStream:
             stream.cancel()
 
     def _take(self, entry: FetchedPartition) -> bool:
-        """Queue the records of one response entry. Returns whether the range is read to its end; raises the entry's
-        error.
+        """Queue the records of one response entry. Return whether the range is read to its end. Raises the error that
+        the entry reports.
         """
         header, plan = entry.header, self._plan
         if header.error_code:
@@ -253,10 +263,12 @@ class PartitionStream:
         return request
 
     async def _skip_deleted_records(self, error: OffsetOutOfRange) -> None:
-        """Continue after deleted offsets, with the rest of the range. Raises DataLoss if that is fatal."""
+        """Continue after the deleted offsets, or end the range if its offsets do not exist. Raises DataLoss if the
+        option failOnDataLoss is set.
+        """
         plan = self._plan
         if self._preferred is not None:
-            # The follower may lag behind: read from the leader.
+            # The follower may not have these offsets yet, so read from the leader.
             self._preferred, self._rack = None, ""
             return
         timeout_s = plan.poll_timeout_ms / 1000
@@ -272,7 +284,8 @@ class PartitionStream:
             self._position = min(earliest, plan.end_offset)
             self._progress_s = time.monotonic()
             return
-        # The offset is above the end: a newly elected leader may not know its high watermark yet.
+        # The position is above the high watermark. A newly elected leader may not know its high watermark yet, so try
+        # again for a while before it counts as data loss.
         if time.monotonic() - self._progress_s >= SILENCE_S_MAX * 2:
             report_data_loss(
                 f"Partition {plan.name} offset was changed from {plan.end_offset} to"
@@ -283,14 +296,16 @@ class PartitionStream:
             return
         await asyncio.sleep(self._backoff.after(3, random.random()) / 1000)
 
-    def _taken(self, size_bytes: int) -> None:
+    def _chunk_taken(self, size_bytes: int) -> None:
         self._unread_bytes -= size_bytes
         if self._stream is not None:
             self._credit_bytes += size_bytes
             self._has_credit.set()
 
     async def _grant(self, stream: Any) -> None:
-        """Send credit to the broker when the task has taken chunks: one write at a time, as gRPC requires."""
+        """Send credit to the broker whenever the task has taken chunks. One task sends all credit, because gRPC allows
+        only one write at a time.
+        """
         while True:
             await self._has_credit.wait()
             self._has_credit.clear()
@@ -298,19 +313,19 @@ class PartitionStream:
             try:
                 await stream.send(pb.FetchRequest(credit_bytes=credit))
             except OdradekError:
-                return  # the receiving task raises the reason
+                return  # the stream has failed, and `receive` raises the reason
 
     def _no_progress(self, last: OdradekError | None) -> TimeoutError:
         cause = "" if last is None else f"; last error: {last}"
         return TimeoutError(
             f"{self._plan.name}: no record for {self._plan.poll_timeout_ms} ms at offset"
-            f" {self._position}, wanted up to {self._plan.end_offset}{cause}; raise the option"
+            f" {self._position} (the range ends at {self._plan.end_offset}){cause}; raise the option"
             " kafkaConsumer.pollTimeoutMs to wait longer"
         )
 
 
 class RangePartition(InputPartition):
-    """The range of one task, as Spark pickles it to an executor."""
+    """One task of a read, which Spark pickles to an executor. `plan` is the range that the task reads."""
 
     def __init__(self, plan: FetchPlan) -> None:
         super().__init__(plan)
@@ -320,9 +335,9 @@ class RangePartition(InputPartition):
 def plan_tasks(
     ranges: Iterable[OffsetRange], topic_ids: Mapping[str, bytes], options: SourceOptions
 ) -> list[InputPartition]:
-    """Return a task for each range, split by minPartitions and maxRecordsPerPartition.
+    """Return the tasks for these ranges, split according to the options minPartitions and maxRecordsPerPartition.
 
-    A task whose topic has no id in `topic_ids` reads by name.
+    If a topic has no id in `topic_ids`, its tasks find the topic by name.
     """
     parts = split_ranges(
         ranges,

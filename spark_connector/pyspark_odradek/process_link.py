@@ -1,10 +1,10 @@
-"""The connections of a process to a cluster, one `ProcessLink` for each cluster. They outlive tasks, triggers and
-queries.
+"""The connections of a Python process to clusters: one `ProcessLink` for each cluster. All tasks, triggers and queries
+of the process share them.
 
-Spark calls a source from plain threads, and the SDK runs on an event loop. So a process has one loop,
-on a daemon thread, for all its links (gRPC does not support several), and callers submit coroutines.
-Spark forks its workers from a process that never imports gRPC, so no link survives a fork; the keys
-have the process id as a safeguard.
+Spark calls a data source from plain threads, but the SDK runs on an event loop. So a process has one event loop on a
+daemon thread, to which callers submit coroutines. All links share this loop, because gRPC supports only one in a
+process. Spark forks its workers from a process that never imports gRPC, so no forked process inherits a link. As a
+safeguard, the keys of the links contain the process id.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 CLOSE_S_MAX: Final = 2.0
 REACH_S_MAX: Final = 20.0
-"""Longest wait for the first metadata of a cluster that never responded: its address is probably wrong."""
+"""Longest wait for the first response of a cluster. If it never responds, the address is probably wrong."""
 PATIENCE_S: Final = 2.0
-"""How long that wait lasts without a word in the driver's log."""
+"""After this time without a first response, a warning is logged that names the reason."""
 _MARGIN_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -39,17 +39,18 @@ _lock = threading.Lock()
 
 
 class ProcessLink:
-    """The connections to one cluster, on this process's event loop. Use `link_to` to get one."""
+    """The connections of this process to one cluster. Call `link_to` to get an instance."""
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster
         self.loop = loop
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError.
+        """Run the coroutine `work` on the event loop, and wait for its result. Raises the coroutine's error, or
+        TimeoutError after `timeout_s`.
 
-        An OdradekError is raised without the frames of the SDK: Spark prints whole tracebacks, and
-        the last line is the one that matters.
+        An OdradekError is raised without the traceback of the SDK, because Spark shows users whole tracebacks, and only
+        the error's message matters.
         """
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -62,7 +63,7 @@ class ProcessLink:
             raise error.with_traceback(None) from None
 
     def reach(self, timeout_s: float = REACH_S_MAX) -> None:
-        """Wait until the cluster has responded once; return at once if it did before.
+        """Wait until the cluster has responded once. Return at once if it has responded to this process before.
 
         Raises:
             WrongListener, AuthenticationFailed: at once.
@@ -85,7 +86,7 @@ class ProcessLink:
 
     def close(self) -> None:
         """Close the connections."""
-        # The process is ending, and nothing could handle the error.
+        # The process is ending, so nobody could handle an error.
         with contextlib.suppress(Exception):
             self.run(self.cluster.close(), timeout_s=CLOSE_S_MAX)
 
@@ -104,7 +105,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def link_to(connection: ConnectionOptions) -> ProcessLink:
-    """Return this process's connections for these options. They are created at first use."""
+    """Return this process's link for these options. The first call creates it."""
     key = (os.getpid(), connection)
     with _lock:
         link = _links.get(key)

@@ -1,7 +1,7 @@
-"""A task's records as Arrow record batches of the requested schema.
+"""Converts the records of a task to Arrow record batches with the requested schema.
 
-Columns that the schema does not have are never built. Constant columns (topic, partition,
-timestampType) are slices of one long array.
+Only the columns in the schema are built. The columns topic, partition and timestampType are constant; each is a slice
+of one long array.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ BATCH_ROWS_MAX: Final = 1 << 16
 def read_range(
     partition: InputPartition, options: SourceOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one task's range, on an executor. Spark may plan a task without a range, which has no
-    records.
+    """Yield the records of one task's range. It is called on an executor. Spark may create a task without a range; such
+    a task has no records.
     """
     if not isinstance(partition, RangePartition):
         return
@@ -65,17 +65,19 @@ class RecordRows:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._name = name
         self._end_offset = end_offset
-        self._wanted = Column(0)
+        self._columns = Column(0)
         for column, flag in _COLUMNS.items():
             if column in self._schema.names:
-                self._wanted |= flag
-        self._builder = ColumnBuilder(self._wanted, timestamp_unit="us")
+                self._columns |= flag
+        self._builder = ColumnBuilder(self._columns, timestamp_unit="us")
         self._rows = 0
         self._timestamp_type = 0
         self._constants: dict[tuple[str, int], pa.Array] = {}
 
     def batches(self, chunks: Iterator[Chunk]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches as they fill. Raises CorruptRecords for damaged bytes."""
+        """Yield an Arrow batch whenever one is full, and the last one at the end. Raises CorruptRecords for damaged
+        bytes.
+        """
         for chunk in chunks:
             try:
                 yield from self._of_chunk(chunk)
@@ -108,8 +110,8 @@ class RecordRows:
                 yield self._flush()
 
     def _last(self, chunk: Chunk, position: int, header: BatchHeader) -> pa.RecordBatch:
-        """Return the part of a batch before the range's end, because another task reads the rest."""
-        builder = ColumnBuilder(self._wanted | Column.OFFSET, timestamp_unit="us")
+        """Return the records of a batch that are before the range's end. Another task reads the later records."""
+        builder = ColumnBuilder(self._columns | Column.OFFSET, timestamp_unit="us")
         rows = builder.append_batch(
             chunk.records, position, header, start_offset=chunk.start_offset
         )
@@ -158,9 +160,10 @@ class RecordRows:
 def data_batches(
     records: memoryview, aborted: Sequence[tuple[int, int]] | None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches with records: neither control batches nor batches of aborted transactions.
+    """Yield the position and header of each batch that contains records for readers. Control batches and the batches of
+    aborted transactions are left out.
 
-    A producer's aborted transaction starts at its offset in `aborted` and ends at its abort marker.
+    An aborted transaction of a producer starts at its offset in `aborted`, and ends at the producer's abort marker.
     """
     waiting = [] if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
     aborting: set[int] = set()

@@ -1,4 +1,4 @@
-"""Options of the sink and the schema of its input, with checks and messages of Spark's Kafka sink."""
+"""Options of the sink and the schema of its input. Checks and error messages are those of Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "request.timeout.ms": ("request_timeout_ms", int),
 }
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's local property with the id of the streaming query that a job belongs to."""
+"""Name of the local property in which Spark stores the id of the streaming query that a job belongs to."""
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 STEP_QUERY: Final = "stepquery"
 STEP_NUMBER: Final = "stepnumber"
-"""STEP_QUERY and STEP_NUMBER are the options in which `write_step` passes its query and the number of its step."""
+"""`write_step` passes the query and the step number to the writer in the options STEP_QUERY and STEP_NUMBER."""
 PREPARED_TIMEOUT_MS: Final = 300_000
 _OPTIONS: Final = (
     "topic",
@@ -57,27 +57,27 @@ _ATTRIBUTES: Final[dict[str, tuple[DataType, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """All options of one sink, checked. Equal options share a producer within a process."""
+    """The checked options of one sink. Within a process, sinks with equal options share a producer."""
 
     connection: ConnectionOptions
     topic: str | None
-    """Overrides the column `topic`; None: each row names its topic."""
+    """The topic of all rows. None: each row's topic is in the column `topic`."""
     columns: tuple[str, ...]
-    """The columns of the input that are written."""
+    """The columns of the input that the sink uses."""
     producer: tuple[tuple[str, Any], ...]
-    """Arguments of the SDK's producer."""
+    """Names and values of arguments of the SDK's producer."""
     delivery: str | None = None
-    """EXACTLY_ONCE or AT_LEAST_ONCE; None: exactly once if the cluster and the producer's options allow it."""
+    """EXACTLY_ONCE or AT_LEAST_ONCE. None: exactly once if the cluster and the producer's options allow it."""
     transactional_id_prefix: str = ""
-    """The prefix of transactional ids, before the id of the query, for which an ACL can grant a right."""
+    """A transactional id consists of this prefix and the query's id, so that an ACL can grant WRITE on the prefix."""
     prepared_timeout_ms: int = PREPARED_TIMEOUT_MS
-    """How long the cluster keeps prepared rows for the driver after the last request of an executor."""
+    """How long the cluster keeps prepared rows after the last request of an executor, until it aborts them."""
     step: tuple[str, int] | None = None
-    """Query and step number of a batch write by `write_step`. None: a batch write is a query of its own."""
+    """Query and step number of a batch write that `write_step` makes. None: the batch write is a query of its own."""
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether rows are written as staged writes, if the cluster supports transactions."""
+        """Whether the sink delivers exactly once, provided that the cluster supports transactions."""
         if self.delivery is not None:
             return self.delivery == EXACTLY_ONCE
         options = ProducerOptions(**dict(self.producer))
@@ -85,12 +85,14 @@ class SinkOptions:
 
     @property
     def delivery_timeout_ms(self) -> int:
-        """Longest time from the send of a record to its acknowledgement."""
+        """Longest time in ms from sending a record to its acknowledgement."""
         return ProducerOptions(**dict(self.producer)).delivery_timeout_ms
 
 
 def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Check options and input schema. Raises ValueError with the message of Spark's Kafka sink."""
+    """Check the options and the schema of the input. Raises ValueError, with the message of Spark's Kafka sink if it
+    has one.
+    """
     refuse_misspelt(options, _OPTIONS)
     lowered = {name.lower(): value for name, value in options.items()}
     topic = lowered.get("topic")
@@ -110,7 +112,8 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
         raise ValueError(
             f"Invalid value {delivery} for option 'delivery': it must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
         )
-    # This raises InvalidConfig for values that are out of range, or that exactly-once delivery does not allow.
+    # The constructor raises InvalidConfig for values that are out of range, or that a transactional producer does not
+    # allow.
     ProducerOptions(**producer, transactional_id="any" if delivery == EXACTLY_ONCE else None)
     _check_schema(schema, topic)
     return SinkOptions(
@@ -129,7 +132,7 @@ def _prepared_timeout_ms(lowered: Mapping[str, str]) -> int:
     text = lowered.get("preparedtimeoutms", str(PREPARED_TIMEOUT_MS))
     if not (text.isascii() and text.isdigit() and int(text)):
         raise ValueError(
-            f"Invalid value {text} for option 'preparedTimeoutMs': a positive number of milliseconds"
+            f"Invalid value {text} for option 'preparedTimeoutMs': it must be a positive number of milliseconds"
         )
     return int(text)
 

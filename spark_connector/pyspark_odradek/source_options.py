@@ -1,9 +1,9 @@
-"""Options of the source: names, defaults, checks and messages of Spark's Kafka source.
+"""Options of the source. Names, defaults, checks and error messages are those of Spark's Kafka source
+(KafkaSourceProvider, and Spark's Kafka integration guide).
 
-They follow Spark's KafkaSourceProvider and its integration guide. Options without a meaning here are refused as there
-(deserializers, auto.offset.reset, ...) or accepted without effect (groupIdPrefix and kafka.group.id: reading uses no
-consumer group; the prefix names the reader in logs and errors). The columns are defined here, too, so that the driver
-can check a schema without Arrow.
+Options that Spark's Kafka source refuses (deserializers, auto.offset.reset, ...) are refused. groupIdPrefix and
+kafka.group.id only name the reader in logs and errors, because reading uses no consumer group. The columns are defined
+in this module, too, so that the driver can check a schema without loading Arrow.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OPTIONS: Final = (
     *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
     *("maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "rack", "groupIdPrefix"),
 )
-"""The names of the options that have no prefix."""
+"""The names of all options that have no prefix (`kafka.` or `odradek.`)."""
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _DURATION_MS: Final = {
     "us": 0.001,
@@ -70,7 +70,7 @@ _DURATION_MS: Final = {
 
 
 class Anchor(Enum):
-    """A bound at the beginning or the end of the log."""
+    """A bound at the beginning (EARLIEST) or the end (LATEST) of all partitions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -78,21 +78,21 @@ class Anchor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """A bound by an offset for each partition; -2 and -1 stand for the beginning and the end of the log."""
+    """A bound at a given offset for each partition; -2 means the beginning of the partition, -1 its end."""
 
     offsets: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """A bound at the first record at or after a time, with a time for each partition, in ms since the epoch."""
+    """A bound at the first record at or after a time. Each partition has its own time, in ms since the epoch."""
 
     timestamps_ms: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """A bound at the first record at or after one time in all partitions, in ms since the epoch."""
+    """A bound at the first record at or after a time (ms since the epoch), which is the same for all partitions."""
 
     timestamp_ms: int
 
@@ -102,7 +102,9 @@ Bound: TypeAlias = Anchor | AtOffsets | AtTimestamps | AtTimestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """The partitions to read; exactly one of the three is set."""
+    """The partitions to read: those of topics, those of topics that match a pattern, or given partitions. Exactly one
+    of the three fields is set.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
@@ -118,7 +120,9 @@ class SourceOptions:
     starting: Bound
     ending: Bound
     latest_when_no_match: bool
-    """startingOffsetsByTimestampStrategy: start at the end if no record is that late."""
+    """The option startingOffsetsByTimestampStrategy is `latest`: if no record is at or after the starting time, start
+    at the end of the partition.
+    """
     fail_on_data_loss: bool
     include_headers: bool
     min_partitions: int | None
@@ -129,7 +133,7 @@ class SourceOptions:
     read_committed: bool
     rack: str
     poll_timeout_ms: int
-    """Longest wait without progress, of a task for records and of the driver for offsets."""
+    """Longest time without progress for which a task waits for records, or the driver for offsets."""
     reader_name: str
 
 
@@ -200,7 +204,9 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
 
 
 def check_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check the options that a stream and a batch share. Raises ValueError."""
+    """Check the options that streams and batches share, when it is not known yet which of them the query is. Raises
+    ValueError.
+    """
     shared = {
         name: value for name, value in options.items() if not name.lower().startswith("ending")
     }
@@ -208,7 +214,9 @@ def check_source_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def duration_ms(text: str) -> int:
-    """Parse `15m`, `30s` or `500ms` to ms; a number alone is ms, as in Spark's time strings."""
+    """Parse a duration such as `15m`, `30s` or `500ms`, and return it in ms. A number without a unit is in ms, as in
+    Spark. Raises ValueError.
+    """
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if match is None or (match[2] and match[2] not in _DURATION_MS):
         raise ValueError(
@@ -261,9 +269,10 @@ def _subscription(by_name: Mapping[str, str]) -> Subscription:
 
 
 def _bound(by_name: Mapping[str, str], which: str, default: Anchor) -> Bound:
-    """Return the bound that the options set.
+    """Return the bound `which` (starting or ending) that the options set.
 
-    One time for all partitions overrides times by partition, which override offsets.
+    A time for all partitions (startingTimestamp) has precedence over times by partition
+    (startingOffsetsByTimestamp), and these over offsets (startingOffsets).
     """
     if (text := by_name.get(f"{which}timestamp")) is not None:
         try:
@@ -389,13 +398,13 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """Return the columns of Spark's Kafka source."""
+    """Return the schema of the source, which is that of Spark's Kafka source."""
     names = list(_TYPES) if include_headers else [name for name in _TYPES if name != "headers"]
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
 def check_schema(schema: StructType) -> None:
-    """Raise ValueError unless each column is one of the source's, with its type."""
+    """Raise ValueError unless each column of `schema` is a column of the source and has its type."""
     for field in schema.fields:
         expected = _TYPES.get(field.name)
         if expected is None:

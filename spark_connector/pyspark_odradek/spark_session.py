@@ -1,10 +1,11 @@
-"""Makes a Spark session that uses the right Python, has filter pushdown enabled, and keeps keys out of plans.
-`missing` returns what Spark needs and this machine lacks, before Spark fails on it.
+"""Makes a Spark session that uses this Python interpreter, enables filter pushdown, and hides private keys in plans.
+`missing` says what Spark needs and this machine does not have (a JDK, PySpark), before Spark fails without it.
 
 `worker_python` chooses the interpreter for Spark's Python workers. Spark puts its own zips of pyspark and py4j first
-on a worker's path. Modules in a zip without byte code are compiled again by every process that is started: half a
-second of CPU each, and a streaming query starts one. Where the same pyspark is installed, as by `pip install
-pyspark`, a worker can import it from there. So workers are started by a short script that takes the zips off the path.
+on the module path of a worker. The zips have no byte code, so every new process compiles the modules again, which
+takes half a second of CPU; each streaming query starts such a process. If the same pyspark is installed, for example by
+`pip install pyspark`, a worker can import the installed package instead. So workers are started by a short script that
+removes the zips from the module path.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ JAVA_VERSIONS: Final = (17, 21)
 PYSPARK_MIN: Final = (4, 2)
 _JAVA_TIMEOUT_S: Final = 30.0
 _SECRET_OPTIONS: Final = r"(?i)url|ssl\.(keystore\.)?key|jaas"
-"""Matches options whose values Spark hides in plans. `url` is Spark's own default; it hides passwords in any case."""
+"""Matches the names of options whose values Spark hides in plans. `url` is Spark's own default. Spark always hides
+options whose names contain `password`.
+"""
 _HOW_TO_JAVA: Final = (
     "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew"
     " install openjdk@17) and set JAVA_HOME to it, or put its bin/ on PATH"
@@ -39,21 +42,21 @@ _HOW_TO_JAVA: Final = (
 
 
 class SparkUnavailable(RuntimeError):
-    """Spark cannot run here; the message says what is missing and how to get it."""
+    """Spark cannot run on this machine. The message says what is missing and how to install it."""
 
 
 def missing() -> str | None:
-    """Return what Spark lacks on this machine, as one sentence; None if it can run."""
+    """Return a sentence that says what Spark needs and this machine does not have, or None if Spark can run."""
     return _missing_python() or _missing_java()
 
 
 def session(app_name: str = "odradek", **config: str) -> SparkSession:
-    """Return the running session, or a new one whose workers use this Python.
+    """Return the running Spark session, or a new one whose workers use this Python interpreter.
 
-    `config` has Spark's settings, with `__` in place of the dot: `spark__sql__shuffle__partitions="4"`.
+    `config` has Spark settings, with `__` instead of each dot: `spark__sql__shuffle__partitions="4"`.
 
     Raises:
-        SparkUnavailable: a JDK, PySpark or pyarrow is missing, or its version does not fit.
+        SparkUnavailable: a JDK, PySpark, pyarrow or pandas is missing, or has a version that is not supported.
     """
     problem = missing()
     if problem is not None:
@@ -135,7 +138,9 @@ PYTHONPATH=$path exec {executable} "$@"
 
 
 def worker_python(master: str) -> str:
-    """Return a path for spark.pyspark.python: this interpreter, or on a local master a script that starts it."""
+    """Return the value for the setting spark.pyspark.python: the path of this interpreter or, if the workers run on
+    this machine, of a script that starts it without Spark's zips.
+    """
     zips = _spark_zips() if _is_local(master) else []
     if not zips:
         return sys.executable
@@ -148,7 +153,7 @@ def worker_python(master: str) -> str:
 
 
 def script_of(executable: str, zips: list[str]) -> str:
-    """Return a script that removes `zips` from PYTHONPATH and runs `executable` in its place."""
+    """Return the text of a shell script that removes `zips` from PYTHONPATH, and then executes `executable`."""
     return _SCRIPT.format(zips="|".join(map(shlex.quote, zips)), executable=shlex.quote(executable))
 
 
@@ -157,8 +162,8 @@ def _is_local(master: str) -> bool:
 
 
 def _spark_zips() -> list[str]:
-    """Return the zips of pyspark and py4j in the order of Spark's path. There are none unless Spark runs from the
-    installed pyspark, and py4j is installed, too.
+    """Return the paths of Spark's zips of pyspark and py4j, in the order in which Spark puts them on the module path.
+    Return none unless Spark runs from the installed package pyspark, and py4j is installed, too.
     """
     home = _installed("pyspark")
     if home is None or _installed("py4j") is None:
@@ -173,7 +178,7 @@ def _zips(home: Path, glob: str) -> list[Path]:
 
 
 def _installed(package: str) -> Path | None:
-    """Return a package's directory; None if it is in a zip itself."""
+    """Return the directory of an installed package, or None if the package is missing or in a zip."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -1,10 +1,13 @@
-"""Exactly-once delivery: the tasks of a batch write as staged writes, and the driver commits them together. The name
-of the query comes from the checkpoint, and the step is the number of the batch. If Spark runs a batch again after a
-crash, the cluster knows that it is complete: its rows are dropped on the executors, and its completion changes
-nothing. Attempts that Spark does not list, because they failed or were speculative, are aborted with the completion.
+"""Exactly-once delivery: the tasks of a batch write in stages, and the driver commits all tasks together.
 
-Workers on the executors renew the tasks that they prepared. Executors end with their driver, so when a driver dies, the
-cluster aborts its batch after the time of the option preparedTimeoutMs. A driver that only hangs loses no batch.
+The cluster identifies a batch by its query, whose id comes from the checkpoint, and by its step, the number of the
+batch. If Spark runs a complete batch again after a crash, the executors discard its rows, and completing it again
+changes nothing. Completing a batch also aborts task attempts that Spark does not list, because they failed or were
+speculative.
+
+Workers on the executors renew the leases of the tasks that they prepared. Executors end when their driver ends. So if
+a driver dies, the cluster aborts its batch after the time of the option preparedTimeoutMs. If a driver only hangs, the
+executors continue to renew, and the batch is not lost.
 """
 
 from __future__ import annotations
@@ -37,22 +40,23 @@ _log = logging.getLogger(__name__)
 
 
 class ExactlyOnce:
-    """Delivers each batch of a query once, to readers with isolation level read_committed."""
+    """Delivers each batch of a query exactly once to readers with isolation level read_committed."""
 
     needs_identity = True
 
     def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
-        """`is_final` means that the query has only one batch, so that the cluster may forget it soon."""
+        """`is_final` means that the query has only one batch, so that the cluster need not remember it for long."""
         self._options = options
         self._is_final = is_final
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """Return a stage that writes as a staged task of the query. If the batch is complete already, return one that
-        drops its rows.
+        """Return a stage that writes the rows as a staged task of the query. If the batch is already complete, return a
+        stage that discards the rows.
         """
         link = link_to(self._options.connection)
         link.reach()
-        # Task attempts of a driver that was killed have the same numbers, and may still be writing.
+        # A random part is needed, because the task attempts of a driver that was killed have the same numbers and may
+        # still be writing.
         attempt = f"{identity.partition_id}/{identity.attempt}/{uuid.uuid4().hex}"
         query = self._query(identity)
         try:
@@ -68,13 +72,15 @@ class ExactlyOnce:
             raise AuthorizationFailed(
                 error.message,
                 code=error.code,
-                hint=f"exactly-once delivery writes by the transactional id {query!r}: allow WRITE on it (option"
-                " transactionalIdPrefix names it), or set the option delivery to at-least-once",
+                hint=f"exactly-once delivery uses the transactional id {query!r}: allow WRITE on it (the option"
+                " transactionalIdPrefix sets its prefix), or set the option delivery to at-least-once",
             ) from None
-        return _Dropped(identity) if task is None else _Staged(link, self._options, identity, task)
+        if task is None:
+            return _Discarded(identity)
+        return _Staged(link, self._options, identity, task)
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """Commit the tasks of a batch. Nothing changes if the batch is complete already."""
+        """Commit the tasks of a batch. If the batch is already complete, nothing changes."""
         staged = [write for write in writes if write.is_staged]
         if len(staged) < len(writes):
             _log.warning(
@@ -103,10 +109,10 @@ class ExactlyOnce:
     def abort(
         self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
     ) -> None:
-        """Abort the tasks of a failed batch, including those that are prepared and were never reported.
+        """Abort the tasks of a failed batch, including tasks that were prepared but never reported to the driver.
 
-        Otherwise these would delay readers of committed records until the cluster aborts them: when the executors have
-        stopped renewing them for preparedTimeoutMs.
+        Without this call, readers with read_committed would wait for these tasks until the cluster aborts them:
+        preparedTimeoutMs after the executors have stopped renewing them.
         """
         identities = [write.identity for write in writes if write.task is not None]
         query_ids = (
@@ -117,7 +123,7 @@ class ExactlyOnce:
         async def abort(query: str) -> None:
             writes = await _writes_of(link, self._options, query)
             if self._is_final:
-                # Tasks that Spark has not stopped yet find that the step is complete, and write nothing more.
+                # Tasks that Spark has not stopped yet find that the step is complete, and write no more rows.
                 await writes.complete(batch_id, (), is_final=True)
             else:
                 await writes.abort_step(batch_id)
@@ -137,14 +143,14 @@ class ExactlyOnce:
         return self._options.transactional_id_prefix + identity.query_id
 
 
-class _Dropped:
-    """The stage of a task whose batch was committed before, and which Spark runs again."""
+class _Discarded:
+    """The stage of a task that Spark runs again although its batch is already committed."""
 
     def __init__(self, identity: TaskIdentity) -> None:
         self._identity = identity
 
     def send(self, records: Sequence[OutputRecord]) -> None:
-        """Drop the rows."""
+        """Discard the rows."""
 
     def prepare(self) -> PreparedWrite:
         return PreparedWrite(identity=self._identity, is_staged=True)
@@ -154,7 +160,7 @@ class _Dropped:
 
 
 class _Staged:
-    """The stage of exactly-once delivery: it writes as a staged task of the query."""
+    """The stage of exactly-once delivery: it writes the rows as a staged task of the query."""
 
     def __init__(
         self, link: ProcessLink, options: SinkOptions, identity: TaskIdentity, task: StagedTask
@@ -187,9 +193,7 @@ class _Staged:
 
 
 _queries: OrderedDict[tuple[int, SinkOptions, str], StagedWrites] = OrderedDict()
-"""The staged writes of this process by query, the last used one at the end. Only the event loop of the connections uses
-it.
-"""
+"""The staged writes of this process by query; the last used ones come last. Accessed only on the links' event loop."""
 
 
 async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> StagedWrites:
@@ -204,10 +208,10 @@ async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> Sta
             **arguments,
         )
     _queries[key] = writes
-    # Each batch write is a query of its own, so the staged writes of ended queries are closed.
-    idle = [other for other, of_query in _queries.items() if other != key and of_query.is_idle]
-    for other in idle[: len(_queries) - QUERIES_MAX]:
-        await _queries.pop(other).close()
+    # Each batch write is a query of its own. Of more than QUERIES_MAX, those idle for the longest time are closed.
+    idle = [k for k, of_query in _queries.items() if k != key and of_query.is_idle]
+    for idle_key in idle[: len(_queries) - QUERIES_MAX]:
+        await _queries.pop(idle_key).close()
     return writes
 
 

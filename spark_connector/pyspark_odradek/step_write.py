@@ -1,4 +1,4 @@
-"""Exactly-once writes from `foreachBatch`."""
+"""`write_step`, which writes from `foreachBatch` to topics exactly once."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 def write_step(
     frame: DataFrame, *, step: int, query: str | None = None, **options: str | None
 ) -> None:
-    """Write a batch of `foreachBatch` to topics, exactly once even if Spark runs it several times.
+    """Write a batch of `foreachBatch` to topics, exactly once even if Spark runs the batch several times.
 
         frames.writeStream.foreachBatch(lambda frame, batch: write_step(
             frame, step=batch, topic="totals", **{"kafka.bootstrap.servers": "host:9090"}))
 
-    The cluster remembers the last step of a query that is complete. A step that is complete already is not written
-    again, and an older one is refused. So if one batch has several writes, each needs a different `query`. A name
-    that does not come from the checkpoint needs `odradek transaction steps QUERY --forget` when the checkpoint begins
-    again.
+    The cluster remembers the last complete step of each query. A step that is already complete is not written again,
+    and an older step is refused. So if one batch has several writes, each of them needs a different `query`. With your
+    own `query`, run `odradek transaction steps QUERY --forget` when you delete the checkpoint: the numbers of batches
+    then begin at 0 again.
 
     Args:
         frame: The rows, with the columns of the sink.
-        step: The number of the batch.
-        query: Name of this write over restarts of the program. Default: the id of the streaming query, which is that
-            of its checkpoint.
-        options: Options of the sink. With delivery=None a cluster without transactions is written at least once, as by
-            a streaming query.
+        step: The number of the batch, which `foreachBatch` passes.
+        query: Name of this write, the same after each restart of the program. Default: the id of the streaming query,
+            which comes from its checkpoint.
+        options: Options of the sink. With delivery=None a cluster that does not support transactions is written at
+            least once, as by a streaming query.
 
     Raises:
-        ValueError: `query` is missing, and this is not called in `foreachBatch`, or is called through Spark Connect.
+        ValueError: `query` is missing, and the call is not in `foreachBatch` or comes through Spark Connect.
     """
     named = {"delivery": EXACTLY_ONCE} | options
     named |= {STEP_QUERY: query or _running_query(frame), STEP_NUMBER: str(step)}
@@ -41,14 +41,14 @@ def write_step(
 
 
 def _running_query(frame: DataFrame) -> str:
-    """Return the id of the streaming query that calls `foreachBatch` in this thread."""
+    """Return the id of the streaming query whose `foreachBatch` runs in this thread. Raises ValueError."""
     try:
         query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     except AttributeError:  # with Spark Connect there is no context
         query_id = None
     if query_id is None:
         raise ValueError(
-            "write_step cannot find out the streaming query: pass query=NAME, with a different"
+            "write_step cannot find the id of the streaming query: pass query=NAME, with a different"
             " name for each write of a batch"
         )
     return query_id

@@ -1,13 +1,19 @@
-"""The reader of `spark.readStream`: the driver decides at each trigger how far to read; checkpoints hold offsets.
+"""The reader of `spark.readStream`. At each trigger the driver determines the offsets up to which tasks read; Spark
+stores these offsets in the checkpoint.
 
-One instance exists on the driver as long as the query; another one is made for each plan and pickled to executors. So
-connections belong to the process (`process_link`), and the query's state is created at first use.
+One instance of the reader exists on the driver as long as the query runs. Spark makes another instance for each plan
+and pickles it to executors. So an instance has no connections (these belong to the process, see `process_link`), and
+its state is created at first use.
 
-`Admission` decides how much of the available offsets a trigger takes. With maxOffsetsPerTrigger that number is shared
-among partitions in proportion to the offsets that are available in each. With minOffsetsPerTrigger a trigger takes
-nothing until that many offsets are available, or maxTriggerDelay has passed since the last trigger that took
-something. Both follow Spark's KafkaMicroBatchStream. Spark's Python API has no field for the delay, and cannot give
-both limits at once, so the state is kept here: the reader's process lives as long as the query.
+`Admission` determines how many of the available offsets a trigger reads, as Spark's KafkaMicroBatchStream does:
+
+- With maxOffsetsPerTrigger, this number of offsets is divided among the partitions in proportion to the offsets that
+  are available in each.
+- With minOffsetsPerTrigger, a trigger reads nothing until this number of offsets is available, or until maxTriggerDelay
+  has passed since the last trigger that read something.
+
+Spark's Python API cannot express the delay, and cannot pass both limits at once. So the reader applies the limits
+itself; its process runs as long as the query.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Decides the end of each trigger of one query."""
+    """Determines the offsets at which each trigger of one query ends, by the limits of offsets per trigger."""
 
     def __init__(
         self, *, least: int | None, most: int | None, delay_ms_max: int, now_ms: int
@@ -53,7 +59,7 @@ class Admission:
         self._least = least
         self._most = most
         self._delay_ms_max = delay_ms_max
-        self._last_trigger_ms = now_ms - delay_ms_max  # so that the first trigger does not wait
+        self._last_trigger_ms = now_ms - delay_ms_max  # the first trigger does not wait
 
     def end(
         self,
@@ -63,9 +69,9 @@ class Admission:
         now_ms: int,
         is_draining: bool = False,
     ) -> PartitionOffsets:
-        """Return the offsets at which this trigger ends. `start` covers every partition of `latest`.
+        """Return the offsets at which this trigger ends. `start` must have every partition of `latest`.
 
-        With `is_draining` (Trigger.AvailableNow) it never waits for more records.
+        With `is_draining` (Trigger.AvailableNow), a trigger does not wait for minOffsetsPerTrigger.
         """
         if self._least is not None and not is_draining:
             waiting = sum(end - start[name] for name, end in latest.items())
@@ -79,10 +85,10 @@ class Admission:
 
 
 def share(
-    room: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    offsets_max: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> PartitionOffsets:
-    """Return ends that include about `room` offsets, in proportion to the offsets that wait in each partition. Each
-    partition with records gets at least one.
+    """Return end offsets such that about `offsets_max` offsets are read, divided among the partitions in proportion to
+    the offsets that are available in each. Each partition with records gets at least one.
     """
     sizes = {name: end - start[name] for name, end in latest.items() if end > start[name]}
     total = sum(sizes.values())
@@ -94,14 +100,16 @@ def share(
         if size is None:
             ends[name] = end
             continue
-        part = room * (size / total)
+        part = offsets_max * (size / total)
         taken = math.ceil(part) if part < 1 else math.floor(part)
         ends[name] = min(end, start[name] + taken)
     return ends
 
 
 class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of one query. Offsets are `{"topic": {"0": 23}}`, exclusive, as in Spark's Kafka source."""
+    """The reader of one streaming query. Offsets have the form `{"topic": {"0": 23}}`, as in Spark's Kafka source. They
+    are exclusive: 23 is the offset of the next record to read.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -115,8 +123,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain_ends: PartitionOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offsets at which a new query starts. Spark calls this twice, so `latest` must not change in
-        between.
+        """Return the offsets at which a new query starts. Spark calls this twice, so the first result is kept: `latest`
+        must mean the same offsets in both calls.
         """
         if self._initial is None:
             starts = self._lookup.resolve(self._options.starting, is_start=True)
@@ -124,9 +132,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that is only for Spark's plan.
+        """Return the limit that Spark shows in the plan.
 
-        `latestOffset` uses the options instead, because both limits may be set.
+        `latestOffset` uses the options instead, because a read limit of Spark cannot express both limits.
         """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -135,11 +143,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the offsets that the next look-up finds the end of the whole query."""
+        """Prepare for Trigger.AvailableNow: the query ends at the offsets that the next `latestOffset` finds."""
         self._is_draining = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of this trigger."""
+        """Return the offsets at which this trigger ends."""
         begun = from_json(start)
         self._latest = self._ends(begun)
         new = [name for name in self._latest if name not in begun]
@@ -154,14 +162,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(to_json(ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the latest offsets, for the query's progress."""
+        """Return the latest offsets in the cluster, which Spark shows in the query's progress."""
         return None if not self._latest else dict(to_json(self._latest))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of a trigger.
+        """Return the tasks of a trigger.
 
-        Report as data loss the partitions that were deleted, whose end offset went back, or that were added and have
-        lost their first records already.
+        A partition is reported as data loss if it was deleted, if its end offset is below the start offset, or if it is
+        new and its first records are already deleted.
         """
         starts, ends = from_json(start), from_json(end)
         is_fatal = self._options.fail_on_data_loss
@@ -200,14 +208,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_tasks(ranges, topic_ids | self._topic_ids, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing, because the position is in Spark's checkpoint and not in the cluster."""
+        """Do nothing, because Spark stores the position in its checkpoint, and the cluster does not store it."""
 
     def stop(self) -> None:
-        """Do nothing, because connections belong to the process and end with it."""
+        """Do nothing, because connections belong to the process and are closed when it ends."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one range, on an executor."""
-        # Imported late, because it loads Arrow, which the driver does not need.
+        """Yield the records of one task's range. Spark calls this on an executor."""
+        # Imported here, because the module loads Arrow, which the driver does not need.
         from pyspark_odradek.record_rows import read_range
 
         return read_range(partition, self._options, self._schema)
@@ -224,10 +232,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _recreated(self, topics: set[str]) -> set[str]:
-        """Return topics that were deleted and created again since the last trigger.
+        """Return the topics that were deleted and created again since the last trigger.
 
-        Positions in the old topic mean nothing in the new one. So such a topic is left out of one trigger, as if it
-        were deleted, and its partitions count as new in the next trigger.
+        Offsets of the old topic have no meaning in the new one. So such a topic is left out of one trigger as if it had
+        been deleted. In the next trigger its partitions count as new.
         """
         before = self._topic_ids
         now = self._lookup.topic_ids(topics)

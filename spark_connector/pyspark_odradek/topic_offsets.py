@@ -1,6 +1,7 @@
 """The driver's look-ups in the cluster: partitions, their first and last offsets, and offsets by time.
 
-They run on the event loop of the connection; `TopicOffsets` is the blocking interface for Spark's calls.
+The look-ups run on the event loop of the process's link. `TopicOffsets` has blocking methods, which Spark's threads
+call.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ from pyspark_odradek.source_options import (
 )
 
 BEHIND_S_MAX: Final = 10.0
-"""How long to repeat the look-up of an end that lies before a reached position: a new leader catches up."""
+"""How long to repeat the look-up of an end offset that is below the position of the query. It may be too low for a
+moment, because a new leader does not know its high watermark yet.
+"""
 _BEHIND_PAUSE_S: Final = 0.1
 _MARGIN_S: Final = 5.0
 UNKNOWN_TOPIC_S_MAX: Final = 1.0
-"""How long to repeat the look-up of an unknown topic: a broker learns of a new one a moment later."""
+"""How long to repeat the look-up of an unknown topic. A broker may not know a topic yet that was just created."""
 
 
 class TopicOffsets:
-    """Look-ups of partitions and offsets for one source. Every call waits at most the source's poll timeout.
+    """Look-ups of partitions and offsets for one source. Every call waits at most for the source's poll timeout.
 
-    Without failOnDataLoss `earliest` and `latest` leave out topics that were deleted meanwhile.
+    If the option failOnDataLoss is false, the results of `earliest` and `latest` lack topics that were deleted in the
+    meantime. If it is true, both raise UnknownTopic.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -48,7 +52,7 @@ class TopicOffsets:
         self._timeout_s = options.poll_timeout_ms / 1000
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions that the source reads now, sorted.
+        """Return the partitions that the subscription of the source has now, sorted.
 
         Raises:
             UnknownTopic: a topic of the subscription does not exist.
@@ -58,7 +62,9 @@ class TopicOffsets:
         return self._link.run(self._partitions(), timeout_s=self._timeout_s + _MARGIN_S)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
-        """Return ids of cached topics, so that a task cannot read a later topic of the same name."""
+        """Return the ids of those topics that are in the metadata cache. A task reads by the id, so that it cannot read
+        a later topic with the same name.
+        """
         cached = {name: self._cluster.cache.topic(name) for name in topics}
         return {name: topic.topic_id for name, topic in cached.items() if topic is not None}
 
@@ -73,13 +79,13 @@ class TopicOffsets:
     ) -> PartitionOffsets:
         """Return the end of each partition: the last stable offset with read_committed, otherwise the high watermark.
 
-        An end before `reached` is looked up again for BEHIND_S_MAX: a new leader learns its high watermark
-        a moment later.
+        `reached` has the offsets that the query has read up to. If an end is below, the look-up is repeated for
+        BEHIND_S_MAX, because a new leader may not know its high watermark yet.
         """
-        wanted = dict.fromkeys(partitions, LATEST)
+        specs = dict.fromkeys(partitions, LATEST)
         deadline_s = time.monotonic() + BEHIND_S_MAX
         while True:
-            ends = self._look_up_existing(wanted)
+            ends = self._look_up_existing(specs)
             if reached is None or time.monotonic() > deadline_s:
                 return ends
             if all(end >= reached.get(name, 0) for name, end in ends.items()):
@@ -87,7 +93,12 @@ class TopicOffsets:
             time.sleep(_BEHIND_PAUSE_S)
 
     def resolve(self, bound: Bound, *, is_start: bool) -> PartitionOffsets:
-        """Resolve an option's bound to offsets of the partitions that the source reads now."""
+        """Return the offsets that a bound of the options means for the partitions that the source has now.
+
+        Raises:
+            ValueError: the bound does not name exactly these partitions, or no record is at or after a time.
+            DataLoss: a start offset does not exist any more, and the option failOnDataLoss is true.
+        """
         names = self.partitions()
         if bound is Anchor.EARLIEST:
             return self.earliest(names)
@@ -109,7 +120,7 @@ class TopicOffsets:
         return self._at_times(dict.fromkeys(names, bound.timestamp_ms), is_start=is_start)
 
     def first_at_or_after(self, timestamps_ms: Mapping[TopicPartition, int]) -> PartitionOffsets:
-        """Return the first offset at or after each time; the end if there is none."""
+        """Return the offset of the first record at or after each time, or the partition's end if there is none."""
         offsets = self._look_up(timestamps_ms)
         missing = [name for name, offset in offsets.items() if offset < 0]
         return offsets | self._look_up(dict.fromkeys(missing, LATEST))

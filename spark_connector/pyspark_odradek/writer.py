@@ -1,4 +1,4 @@
-"""The writers of the sink: they turn Arrow record batches into records and write them by a `Delivery`."""
+"""The writers of the sink. They convert the rows of Arrow record batches to records, and write them by a `Delivery`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE_MAX: Final = 1000
-"""Most rows of one call of `Stage.send`, which may wait for as long as for a single record."""
+"""Most rows in one call of `Stage.send`. The timeout of a call does not depend on its number of rows."""
 _BATCH_ID = "streaming.sql.batchId"
 
 
 class TaskWritten(WriterCommitMessage):
-    """A task's message to the driver that its rows are written."""
+    """The message by which a task reports to the driver that its rows are written."""
 
     def __init__(self, prepared: PreparedWrite) -> None:
         self.prepared = prepared
 
 
 class _Writer:
-    """The code that both writers share. It is pickled to executors, so it holds only options."""
+    """The base class of both writers. Spark pickles a writer to executors, so it holds only options."""
 
     def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
         self._options = options
@@ -64,35 +64,38 @@ class _Writer:
 
 
 class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """The writer for `df.writeStream`. Every batch has at least one task, so `commit` learns the query's id."""
+    """The writer for `df.writeStream`. Every batch has at least one task, so `commit` finds the query's id in the
+    messages of the tasks.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options, is_final=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows, on an executor."""
+        """Write the rows of one task. Spark calls this on an executor."""
         query_id, batch_id = _local_property(QUERY_ID), _local_property(_BATCH_ID)
         if self._delivery.needs_identity and (query_id is None or batch_id is None):
             raise RuntimeError(
-                f"this Spark does not give tasks {QUERY_ID} and {_BATCH_ID}, by which repeated batches"
-                " are recognized"
+                f"this version of Spark does not pass {QUERY_ID} and {_BATCH_ID} to tasks, so repeated batches"
+                " cannot be recognized: set the option delivery to at-least-once"
             )
         identity = _identity(query_id or "", int(batch_id or -1))
         return self._write(iterator, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Complete a batch, on the driver; Spark repeats the call after a crash."""
+        """Complete a batch. Spark calls this on the driver, and again after a crash."""
         self._delivery.complete(batchId, _prepared(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Give up a failed batch, on the driver."""
+        """Abort a failed batch. Spark calls this on the driver."""
         self._delivery.abort(batchId, _prepared(messages))
 
 
 class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
     """The writer for `df.write`.
 
-    It writes the step that its options name or, without these, one batch of a new query.
+    It writes the step that `write_step` has passed in the options or, without these options, the only batch of a new
+    query.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -100,20 +103,22 @@ class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
         self._query_id, self._step = options.step or (uuid.uuid4().hex, 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows, on an executor."""
+        """Write the rows of one task. Spark calls this on an executor."""
         return self._write(iterator, _identity(self._query_id, self._step))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Complete the job, on the driver."""
+        """Complete the write. Spark calls this on the driver."""
         self._delivery.complete(self._step, _prepared(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give up a failed job, on the driver."""
+        """Abort a failed write. Spark calls this on the driver."""
         self._delivery.abort(self._step, _prepared(messages), query_id=self._query_id)
 
 
 def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRecord]:
-    """Return the rows of a batch as records. Raises ValueError for a row that cannot be sent."""
+    """Return the rows of an Arrow batch as records. Raises ValueError if a row has no topic, a negative partition, or a
+    header without a key.
+    """
     rows = batch.num_rows
     nothing: list[Any] = [None] * rows
     columns = {name: batch.column(name) for name in options.columns}

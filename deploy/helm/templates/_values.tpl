@@ -2,7 +2,7 @@
 {{- if .Values.image.digest }}{{ .Values.image.name }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.name }}:{{ .Values.image.tag }}{{ end }}
 {{- end }}
 
-{{/* Settings of a process as variables of its environment, which are part of the pod: a changed one rolls the set. */}}
+{{/* The settings of a process as environment variables. They are part of the pod, so a change restarts the pods of the set. */}}
 {{- define "odradek.settings" -}}
 {{- range $name, $value := .settings }}
 - name: ODRADEK_{{ $.process }}_{{ $name | upper | replace "." "_" }}
@@ -15,12 +15,12 @@
 {{- if eq .Values.authentication.kafka "passwords" }}
 {{- $settings = dict "listener.security.protocol.map" "KAFKA:SASL_SSL,GRPC:SSL,REPLICATION:SSL" "sasl.enabled.mechanisms" "SCRAM-SHA-512" }}
 {{- else if ne .Values.authentication.kafka "certificates" }}
-{{- fail "authentication.kafka is certificates or passwords" }}
+{{- fail "authentication.kafka must be certificates or passwords" }}
 {{- end }}
 {{- include "odradek.settings" (dict "process" "BROKER" "settings" (merge (deepCopy .Values.brokers.settings) $settings)) }}
 {{- end }}
 
-{{/* Hosts: preferred or, with zones, required to differ. */}}
+{{/* The pods of a set should run on different hosts; with zones, they must. */}}
 {{- define "odradek.affinity" -}}
 podAntiAffinity:
 {{- if .zones }}
@@ -54,7 +54,7 @@ podAntiAffinity:
 
 {{- define "odradek.advertised" -}}
 {{- if and .Values.listeners.externalDomain .Values.certificates.create }}
-{{- fail "listeners.externalDomain needs certificates.create=false: the job makes no certificates for that domain. Provide those with the names broker-N.DOMAIN (deploy/k8s/README.md)" }}
+{{- fail "listeners.externalDomain needs certificates.create=false, because the job cannot make certificates for your domain: provide certificates with the names broker-N.DOMAIN (deploy/k8s/README.md)" }}
 {{- end }}
 {{- $host := .Values.listeners.externalDomain | default "$(POD_NAMESPACE).svc" -}}
 KAFKA://$(POD_NAME).{{ $host }}:9092,GRPC://$(POD_NAME).{{ $host }}:9090,REPLICATION://$(POD_IP):9093

@@ -1,7 +1,9 @@
-"""Copy a pod's own certificate and key to where its process reads them, and again whenever they are renewed.
+"""Copies the certificate and key of its pod to the folder from which the pod's process reads them: once at the start,
+and again whenever they are renewed. It runs in a sidecar container.
 
-Only this container mounts the volume with the keys of all pods of a set, so an attacker who takes the process over
-gets one identity: the pod's own. A copy becomes visible as a whole, because `current` is a link that is replaced.
+Only this container mounts the volume with the keys of all pods of a StatefulSet. So an attacker who takes over the
+process gets only the key of one pod. Certificate and key change together, because the process reads them through the
+link `current`, which is replaced in one step.
 """
 
 from __future__ import annotations
@@ -31,17 +33,18 @@ def main(source: Path, target: Path) -> None:
 
 
 def read(source: Path) -> dict[str, bytes]:
-    """Return all files of one version of the volume. Return none while it changes, or before it exists."""
-    version = source.resolve()  # the kubelet replaces a link above the files
+    """Return the content of all files by name. Return none if the files do not exist yet or are being replaced."""
+    # The kubelet replaces the files by replacing a link to their folder. All reads must use the same folder.
+    version = source.resolve()
     try:
         return {name: (version / name).read_bytes() for name in NAMES}
     except OSError as error:
-        print(f"cannot be read: {error}", flush=True)
+        print(f"certificate and key cannot be read yet: {error}", flush=True)
         return {}
 
 
 def publish(files: dict[str, bytes], target: Path) -> None:
-    """Make `target/current` point to these files, and remove the previous ones."""
+    """Write the files into a new folder, make the link `target/current` point to it, and remove the older folders."""
     folder = Path(tempfile.mkdtemp(dir=target, prefix="version-"))
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -50,10 +53,10 @@ def publish(files: dict[str, bytes], target: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(folder.name)
     os.replace(link, target / "current")
-    for other in target.glob("version-*"):
-        if other != folder:
-            shutil.rmtree(other)
-    print(f"copied as {folder.name}", flush=True)
+    for older in target.glob("version-*"):
+        if older != folder:
+            shutil.rmtree(older)
+    print(f"certificate and key copied to {folder.name}", flush=True)
 
 
 if __name__ == "__main__":

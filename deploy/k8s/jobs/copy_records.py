@@ -1,8 +1,9 @@
-"""A Spark job that copies a topic's records to another topic, each exactly once, with their place of origin.
+"""A Spark job that copies the records of a topic to another topic exactly once. Each copy contains the topic, partition
+and offset of the original record.
 
-It copies the records that are there when it starts, in batches, and ends. Its checkpoint is on a volume: a driver that
-was killed goes on where it was when it is started again, and the next run copies what has come since. Consumers of the
-target read each record once with `isolation.level=read_committed`.
+The job copies the records that exist when it starts, in batches, and then ends. If its driver is killed and started
+again, it continues at its checkpoint. A later run copies the records that were written since the previous run.
+Consumers with `isolation.level=read_committed` read each copy once.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ def main() -> None:
         "--checkpoint",
         type=Path,
         required=True,
-        help="folder that remembers what was copied; keep it between runs, and use it for one pair of topics",
+        help="folder that records how far the topic was copied; keep it between runs, and use another one for each"
+        " pair of topics",
     )
     parser.add_argument(
-        "--records-max", type=int, default=100_000, help="records in a batch, at most"
+        "--records-max",
+        type=int,
+        default=100_000,
+        help="copy at most this many records per batch; default: 100000",
     )
     parser.add_argument(
         "--certificates",
         type=Path,
         default=None,
-        help="folder that contains tls.crt, tls.key and ca.crt",
+        help="folder with tls.crt, tls.key and ca.crt; default: connect without TLS",
     )
     arguments = parser.parse_args()
     connection = {"kafka.bootstrap.servers": os.environ["ODRADEK_BOOTSTRAP"]}

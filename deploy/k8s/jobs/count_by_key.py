@@ -1,7 +1,8 @@
-"""A Spark job that counts a topic's records by key and writes the counts to another topic, as one JSON object per
-key.
+"""A Spark job that counts the records of a topic by key, and writes the counts to another topic as one JSON object for
+each key.
 
-It runs wherever PySpark and the connector are installed: in a plain Job (`local[*]`) or by the Spark operator.
+It runs wherever PySpark and the connector are installed: in a plain Kubernetes Job (`local[*]`) or with the Spark
+operator.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def main() -> None:
         "--from",
         dest="source",
         required=True,
-        help="topic whose records are counted, from the first to the last",
+        help="topic whose records are counted, from the earliest to the latest offset",
     )
     parser.add_argument(
         "--to", dest="target", required=True, help="topic to which the counts are written"
@@ -30,7 +31,7 @@ def main() -> None:
         "--certificates",
         type=Path,
         default=None,
-        help="folder that contains tls.crt, tls.key and ca.crt",
+        help="folder with tls.crt, tls.key and ca.crt; default: connect without TLS",
     )
     arguments = parser.parse_args()
     connection = {"kafka.bootstrap.servers": os.environ["ODRADEK_BOOTSTRAP"]}

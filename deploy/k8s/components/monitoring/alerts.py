@@ -1,5 +1,6 @@
-"""The Prometheus alerts; those for symptoms come first. The names of jobs are those of the ServiceMonitors' services:
-quorum, broker, gateway. `critical` means that records are refused or in danger now, `warning` that they may be soon.
+"""The Prometheus alerts. Alerts on symptoms come first. The label `job` has the name of a service that a ServiceMonitor
+selects: quorum, broker or gateway. The severity `critical` means that records are refused or may be lost now, and
+`warning` that this may happen soon.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ ACTIVE = f"({QUORUM}active_controller == 1)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alerting rule; `summary` names the problem, `action` the remedy."""
+    """A Prometheus alerting rule. `lasts` is its `for`, `summary` names the problem, and `action` says what to do."""
 
     name: str
     expr: str
@@ -25,7 +26,9 @@ class Alert:
 
 
 def of_active(metric: str) -> str:
-    """Return an expression that selects a cluster-wide metric as the active controller reports it."""
+    """Return a PromQL expression for a cluster-wide metric. Every controller exports the metric, but only the value of
+    the active controller is right.
+    """
     return f"max(({QUORUM}{metric}) and on (instance) {ACTIVE})"
 
 
@@ -35,32 +38,33 @@ ALERTS = (
         expr=f"{of_active('offline_partitions')} > 0",
         lasts="1m",
         severity="critical",
-        summary="{{ $value }} partitions have no leader: they cannot be written or read",
-        action="Bring back the brokers that hold them (`odradek topic describe` names the replicas).",
+        summary="{{ $value }} partitions have no leader: clients can neither write to nor read from them",
+        action="Start the brokers that have their replicas (`odradek topic describe` names the replicas).",
     ),
     Alert(
         name="OdradekPartitionsUnderMinIsr",
         expr=f"{of_active('partitions_under_min_isr')} > 0",
         lasts="1m",
         severity="critical",
-        summary="{{ $value }} partitions refuse acks=all: too few replicas are in sync",
-        action="Look for brokers that are down, slow, or have a full disk.",
+        summary="{{ $value }} partitions refuse writes with acks=all: fewer than min.insync.replicas are in sync",
+        action="Look for brokers that are down, are slow, or have a full disk.",
     ),
     Alert(
         name="OdradekUnderReplicatedPartitions",
         expr=f"{of_active('under_replicated_partitions')} > 0",
         lasts="10m",
         severity="warning",
-        summary="{{ $value }} partitions lack a replica in sync for ten minutes",
-        action="Look for a broker that is down or cannot keep up; a new copy of a large log takes long.",
+        summary="{{ $value }} partitions have had replicas out of sync for ten minutes",
+        action="Look for a broker that is down or cannot keep up. Copying a large log to a new replica takes long.",
     ),
     Alert(
         name="OdradekActiveControllers",
         expr=f"sum({QUORUM}active_controller) != 1",
         lasts="1m",
         severity="critical",
-        summary="{{ $value }} controllers are active: there must be exactly one",
-        action="Without one, no leader is elected when a broker fails: make sure that most controllers are up.",
+        summary="{{ $value }} controllers are active, but there must be exactly one",
+        action="Make sure that a majority of the controllers is up: without an active controller no leader is elected"
+        " when a broker fails.",
     ),
     Alert(
         name="OdradekQuorumHasNoLeader",
@@ -68,15 +72,17 @@ ALERTS = (
         lasts="1m",
         severity="critical",
         summary="the metadata quorum has no leader",
-        action="Make sure that most controllers are up, reach each other, and can write to their disks.",
+        action="Make sure that a majority of the controllers is up, that they reach each other, and that they can write"
+        " to their disks.",
     ),
     Alert(
         name="OdradekQuorumMemberBehind",
         expr=f"max by (peer) ({QUORUM}peer_lag_entries) > 1000",
         lasts="5m",
         severity="warning",
-        summary="controller {{ $labels.peer }} is {{ $value }} entries behind: the quorum has no spare",
-        action="Check that it runs, and how slow its disk is.",
+        summary="controller {{ $labels.peer }} is {{ $value }} entries behind: if another controller fails, the quorum"
+        " may be unavailable",
+        action="Check that the controller runs, and how slow its disk is.",
     ),
     Alert(
         name="OdradekFencedBrokers",
@@ -84,15 +90,15 @@ ALERTS = (
         lasts="5m",
         severity="warning",
         summary="{{ $value }} registered brokers are fenced",
-        action="Start them, or unregister those that will not come back.",
+        action="Start these brokers, or unregister those that will not return (`odradek cluster unregister`).",
     ),
     Alert(
         name="OdradekUncleanLeaderElection",
         expr=f"sum(increase({QUORUM}unclean_leader_elections_total[10m])) > 0",
         lasts="0m",
         severity="critical",
-        summary="a leader was elected that may lack acknowledged records",
-        action="Find out which records were lost: `odradek topic describe` shows epochs and offsets.",
+        summary="an unclean leader election happened: the new leader may lack acknowledged records",
+        action="Find out which records were lost: `odradek topic describe` shows leader epochs and offsets.",
     ),
     Alert(
         name="OdradekTransactionTorn",
@@ -100,7 +106,8 @@ ALERTS = (
         lasts="0m",
         severity="critical",
         summary="a transaction is committed in one partition and aborted in another, led by {{ $labels.instance }}",
-        action="`odradek transaction find-hanging` names it. It follows an unclean election or a loss of power.",
+        action="`odradek transaction find-hanging` names the transaction. The cause is an unclean leader election or a"
+        " loss of power.",
     ),
     Alert(
         name="OdradekTransactionMarkerLost",
@@ -108,22 +115,25 @@ ALERTS = (
         lasts="0m",
         severity="warning",
         summary="{{ $labels.instance }} ended a transaction whose marker was lost",
-        action="`odradek transaction find-hanging` names it. Look for an unclean election or a loss of power.",
+        action="`odradek transaction find-hanging` names the transaction. Look for an unclean leader election or a loss"
+        " of power.",
     ),
     Alert(
         name="OdradekTransactionHangs",
         expr=f"{BROKER}hanging_transactions > 0",
         lasts="0m",
         severity="warning",
-        summary="{{ $value }} transactions on {{ $labels.instance }} will never end and hold back committed readers",
-        action="End them: `odradek transaction find-hanging --abort`.",
+        summary="{{ $value }} transactions on {{ $labels.instance }} never end by themselves and block consumers with"
+        " read_committed",
+        action="Abort these transactions: `odradek transaction find-hanging --abort`.",
     ),
     Alert(
         name="OdradekTransactionMarkersLate",
         expr=f"{BROKER}transaction_oldest_marker_seconds > 60",
         lasts="1m",
         severity="warning",
-        summary="a decided transaction of {{ $labels.instance }} lacks a marker for {{ $value | humanizeDuration }}",
+        summary="{{ $labels.instance }} has been trying to write a marker of a decided transaction for"
+        " {{ $value | humanizeDuration }}",
         action="Look for partitions without a leader or below min.insync.replicas (`odradek cluster health`).",
     ),
     Alert(
@@ -131,24 +141,26 @@ ALERTS = (
         expr=f"{BROKER}transaction_oldest_open_seconds > 2 * 900",
         lasts="5m",
         severity="warning",
-        summary="a transaction is open for {{ $value | humanizeDuration }} and holds back committed readers",
-        action="`odradek transaction list --state Ongoing --older-than 30m` names it; a staged write may take long.",
+        summary="a transaction has been open for {{ $value | humanizeDuration }} and blocks consumers with"
+        " read_committed",
+        action="`odradek transaction list --state Ongoing --older-than 30m` names the transaction. A staged write may"
+        " take that long.",
     ),
     Alert(
         name="OdradekLogDirectoryOffline",
         expr=f"{BROKER}log_directory_offline == 1",
         lasts="0m",
         severity="critical",
-        summary="{{ $labels.instance }} had a disk error",
-        action="Replace the volume; the broker copies its partitions again.",
+        summary="a log directory of {{ $labels.instance }} is offline after a disk error",
+        action="Replace the volume. The broker then copies its partitions again.",
     ),
     Alert(
         name="OdradekPartitionBug",
         expr=f"increase({BROKER}partition_bugs_total[10m]) > 0",
         lasts="0m",
         severity="critical",
-        summary="a replica of {{ $labels.instance }} failed on an internal error; others lead its partition",
-        action="Report the logged exception with its values; a restart of the broker brings the replica back.",
+        summary="a replica on {{ $labels.instance }} went offline because of a bug; other replicas lead its partition",
+        action="Restart the broker to start the replica again, and report the exception in the broker's log.",
     ),
     Alert(
         name="OdradekRunningOutOfSpace",
@@ -158,7 +170,7 @@ ALERTS = (
         ),
         lasts="30m",
         severity="warning",
-        summary="the disk of {{ $labels.instance }} fills up",
+        summary="the disk of {{ $labels.instance }} will soon be full",
         action="Shorten the retention, enlarge the volume, or move partitions away.",
     ),
     Alert(
@@ -166,16 +178,16 @@ ALERTS = (
         expr=f"histogram_quantile(0.99, sum by (le, instance) (rate({BROKER}fsync_seconds_bucket[5m]))) > 0.5",
         lasts="10m",
         severity="warning",
-        summary="one in a hundred syncs of {{ $labels.instance }} takes {{ $value }} s",
-        action="The disk is too slow for the load, or about to fail.",
+        summary="one in a hundred fsyncs of {{ $labels.instance }} takes {{ $value }} s or longer",
+        action="Use a faster disk, or move partitions to other brokers. Check whether the disk is about to fail.",
     ),
     Alert(
         name="OdradekSlowQuorumSyncs",
         expr=f"histogram_quantile(0.99, sum by (le, instance) (rate({QUORUM}fsync_seconds_bucket[5m]))) > 0.2",
         lasts="10m",
         severity="warning",
-        summary="one in a hundred syncs of the Raft log of {{ $labels.instance }} takes {{ $value }} s",
-        action="Give controllers a disk of their own: elections and metadata wait for it.",
+        summary="one in a hundred fsyncs of the Raft log of {{ $labels.instance }} takes {{ $value }} s or longer",
+        action="Give each controller a separate disk: leader elections and metadata changes wait for these fsyncs.",
     ),
     Alert(
         name="OdradekMetadataSnapshotLarge",
@@ -183,22 +195,24 @@ ALERTS = (
         lasts="0m",
         severity="warning",
         summary="the metadata snapshot of {{ $labels.instance }} is at {{ $value | humanizePercentage }} of its limit",
-        action="Raise `metadata.log.max.snapshot.bytes` on every controller: above it no snapshot is stored.",
+        action="Raise `metadata.log.max.snapshot.bytes` on every controller: a larger snapshot is not stored.",
     ),
     Alert(
         name="OdradekMetadataSnapshotNotStored",
         expr=f"increase({QUORUM}snapshots_not_stored_total[1h]) > 0",
         lasts="0m",
         severity="critical",
-        summary="{{ $labels.instance }} could not store its snapshot of the metadata: its log grows until it can",
-        action="Its log shows whether the disk is full or the snapshot above `metadata.log.max.snapshot.bytes`.",
+        summary="{{ $labels.instance }} could not store its metadata snapshot: its Raft log grows until it can",
+        action="The controller's log says whether the disk is full or the snapshot is larger than"
+        " `metadata.log.max.snapshot.bytes`.",
     ),
     Alert(
         name="OdradekEventLoopLate",
         expr=f"{BROKER}event_loop_lag_seconds > 0.5",
         lasts="5m",
         severity="warning",
-        summary="the event loop of {{ $labels.instance }} is {{ $value }} s late: it needs more than one core",
+        summary="the event loop of {{ $labels.instance }} is {{ $value }} s late: the broker has more load than one"
+        " core can handle",
         action="Add brokers, and move partitions to them.",
     ),
     Alert(
@@ -209,8 +223,10 @@ ALERTS = (
         ),
         lasts="15m",
         severity="warning",
-        summary="group {{ $labels.consumergroup }} falls behind on {{ $labels.topic }}: {{ $value }} records",
-        action="Add members, or find out why they are slow; retention deletes records that they do not read in time.",
+        summary="group {{ $labels.consumergroup }} is {{ $value }} records behind on {{ $labels.topic }}, and its lag"
+        " grows",
+        action="Add members to the group, or find out why its members are slow. Retention deletes records that the"
+        " group does not read in time.",
     ),
     Alert(
         name="OdradekGatewayErrors",
@@ -221,7 +237,7 @@ ALERTS = (
         lasts="10m",
         severity="warning",
         summary="{{ $value | humanizePercentage }} of the gateways' responses are server errors",
-        action="Check the gateways' logs, and whether they reach the brokers.",
+        action="Check the gateways' logs, and whether the gateways reach the brokers.",
     ),
     Alert(
         name="OdradekRestarts",
@@ -229,7 +245,7 @@ ALERTS = (
         lasts="0m",
         severity="warning",
         summary="{{ $labels.instance }} started {{ $value }} times within half an hour",
-        action="The end of its previous log shows why (`kubectl logs --previous`).",
+        action="Read the end of the previous log, which shows the reason (`kubectl logs --previous`).",
     ),
     Alert(
         name="OdradekCertificateEnds",
@@ -239,15 +255,18 @@ ALERTS = (
         ),
         lasts="5m",
         severity="critical",
-        summary="{{ $labels.setting }} of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}",
-        action="Find out why it was not renewed (CronJob renew-certificates, or cert-manager); peers will refuse it.",
+        summary="the certificate in {{ $labels.setting }} of {{ $labels.instance }} expires in"
+        " {{ $value | humanizeDuration }}",
+        action="Find out why the certificate was not renewed (CronJob renew-certificates, or cert-manager). When it has"
+        " expired, other processes refuse connections with it.",
     ),
     Alert(
         name="OdradekScrapeProblem",
         expr='up{job=~"quorum|broker|gateway"} == 0 or absent(up{job="quorum"}) or absent(up{job="broker"})',
         lasts="5m",
         severity="warning",
-        summary="{{ $labels.job }} {{ $labels.instance }} cannot be scraped: other alerts lack its metrics",
-        action="Check the pod, the network policy for the monitoring namespace, and the certificates.",
+        summary="Prometheus cannot scrape {{ $labels.job }} {{ $labels.instance }}: alerts that need its metrics do"
+        " not fire",
+        action="Check the pod, the network policy for the namespace `monitoring`, and the certificates.",
     ),
 )

@@ -1,5 +1,5 @@
-"""Grafana dashboards. A panel is described by PromQL expressions and a unit; everything else is derived
-from these.
+"""Grafana dashboards. Each panel is declared by a title, PromQL expressions and a unit; `document` makes Grafana's JSON
+from these declarations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ PROCESSES = '{job=~"quorum|broker|gateway"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A panel. `lines` are (expression, legend); a panel of kind `stat` shows the last value in large type."""
+    """A Grafana panel. Each of `lines` is a PromQL expression and a legend. A panel of kind `stat` shows only the last
+    value.
+    """
 
     title: str
     lines: tuple[tuple[str, str], ...]
@@ -27,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """Rows of panels, by title."""
+    """A Grafana dashboard: rows of panels. Each row has a title."""
 
     uid: str
     title: str
@@ -59,7 +61,9 @@ def gauge(title: str, expr: str, legend: str, unit: str = "short") -> Panel:
 
 
 def once_of_gateways(by: str, expr: str) -> str:
-    """Return a sum over partitions of a metric that every gateway reports alike, so that it is counted only once."""
+    """Return an expression that sums a metric over partitions. Every gateway exports the same values, so each partition
+    is counted only once.
+    """
     return f"sum by ({by}) (max by ({by}, partition) ({expr}))"
 
 
@@ -151,7 +155,7 @@ CLUSTER = Dashboard(
             (
                 gauge("Free Disk Space", f"{BROKER}disk_free_bytes", "{{instance}}", "bytes"),
                 quantiles("Sync Latency", f"{BROKER}fsync_seconds", "instance"),
-                gauge("Jobs Waiting for the Disk", f"{BROKER}disk_pool_pending", "{{instance}}"),
+                gauge("Jobs Waiting for Disk", f"{BROKER}disk_pool_pending", "{{instance}}"),
                 rate(
                     "CPU Usage", f"process_cpu_seconds_total{PROCESSES}", "instance", "percentunit"
                 ),
@@ -163,7 +167,7 @@ CLUSTER = Dashboard(
                 ),
                 gauge("Open File Descriptors", f"process_open_fds{PROCESSES}", "{{instance}}"),
                 gauge("Event Loop Lag", f"{BROKER}event_loop_lag_seconds", "{{instance}}", "s"),
-                gauge("Lease Left", f"{BROKER}lease_seconds", "{{instance}}", "s"),
+                gauge("Time until Lease Expires", f"{BROKER}lease_seconds", "{{instance}}", "s"),
                 rate("Quota Throttling", f"{BROKER}kafka_throttled_seconds_total", "instance", "s"),
             ),
         ),
@@ -232,7 +236,7 @@ GROUPS = Dashboard(
                     "cps",
                 ),
                 gauge(
-                    "Records Kept",
+                    "Records in Topic",
                     once_of_gateways(
                         "topic",
                         "kafka_topic_partition_current_offset"
@@ -254,9 +258,11 @@ GATEWAY = Dashboard(
             (
                 rate("Requests", "odradek_gateway_requests_total", "status"),
                 quantiles("Latency", "odradek_gateway_request_latency_seconds", "instance"),
-                gauge("Requests at Work", "odradek_gateway_requests_at_work", "{{instance}}"),
+                gauge("Running Requests", "odradek_gateway_requests_at_work", "{{instance}}"),
                 gauge("Consumer Instances", "odradek_gateway_consumer_instances", "{{instance}}"),
-                gauge("Failed Parts of Scrapes", "odradek_gateway_scrape_failed", "{{part}}"),
+                gauge(
+                    "Failed Reads of Cluster Metrics", "odradek_gateway_scrape_failed", "{{part}}"
+                ),
             ),
         ),
     ),

@@ -1,4 +1,6 @@
-"""Write alerts.yaml and dashboards/ from alerts.py and dashboards.py; `--check` only reports stale files."""
+"""Write alerts.yaml and dashboards/ from alerts.py and dashboards.py. With `--check`, write nothing, but print which
+files are stale and exit with status 1.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ FOLDER = Path(__file__).parent
 
 
 def files() -> dict[Path, str]:
-    """Return all generated files with their text."""
+    """Return the path and the text of each generated file."""
     generated = {FOLDER / "alerts.yaml": alerts()}
     for dashboard in DASHBOARDS:
         text = json.dumps(document(dashboard), indent=1, ensure_ascii=False) + "\n"
@@ -22,7 +24,7 @@ def files() -> dict[Path, str]:
 
 
 def alerts() -> str:
-    """Return the PrometheusRule. JSON strings are valid YAML."""
+    """Return the PrometheusRule as YAML. Strings are written as JSON, which is valid YAML."""
     lines = [
         "# Written by generate.py from alerts.py.",
         "apiVersion: monitoring.coreos.com/v1",

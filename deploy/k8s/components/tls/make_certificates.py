@@ -1,8 +1,9 @@
-"""Make the cluster's CA and a certificate for each pod, write them as secrets, and renew certificates that end soon.
+"""Makes the cluster's CA and a certificate for each pod, writes them as secrets, and renews certificates that expire
+soon.
 
-A certificate is a node's identity, so every pod of a StatefulSet has its own. `odradek-admin-tls` is for the super
-user and `odradek-client-tls` for the examples: give each of your clients its own certificate. The CA is written first
-and read back, so a repeated attempt continues with the same CA.
+The name in a certificate identifies a node, so every pod of a StatefulSet has its own certificate. `odradek-admin-tls`
+is for the super user and `odradek-client-tls` for the examples; give each of your clients its own certificate. The
+secret with the CA is written first. If the job fails later and is repeated, it reads that secret and uses the same CA.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from odradek.cli.certificate_authority import CertificateAuthority
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 AUTHORITY = "odradek-ca"
 QUORUM_REPLICAS = 3
-BROKER_REPLICAS_MAX = 9  # the StatefulSet's volume has as many places
-CLIENTS = (
-    "admin",
-    "prometheus",
-    "client",
-)  # one certificate each, since rights belong to principals
+BROKER_REPLICAS_MAX = (
+    9  # the volume with certificates in the StatefulSet has entries for this many brokers
+)
+# Each client has its own certificate, because ACLs belong to principals.
+CLIENTS = ("admin", "prometheus", "client")
 AUTHORITY_DAYS = 3650
 DAYS = 60
-RENEW_DAYS = 30  # before the end, so a month of failed attempts does no harm
+RENEW_DAYS = (
+    30  # a certificate is renewed this many days before it expires, so the job may fail for a month
+)
 
 
 def main() -> None:
@@ -54,30 +56,34 @@ def main() -> None:
             }
             if present is not None:
                 replace_secret(namespace, name, content)
-                print(f"renewed {name}")
+                print(f"renewed the certificate in secret {name}")
             elif create_secret(namespace, name, content):
-                print(f"made {name}")
+                print(f"made the certificate in secret {name}")
 
 
 def load_authority(namespace: str, scratch: Path) -> CertificateAuthority:
-    """Return the CA that the secret holds, or a new one if there is no secret."""
+    """Return the CA from its secret. If there is no secret, create a CA and the secret."""
     authority = CertificateAuthority(scratch)
     secret = read_secret(namespace, AUTHORITY)
     if secret is None:
         authority.create(common_name="Odradek cluster CA", days=AUTHORITY_DAYS)
         content = {name: (scratch / name).read_bytes() for name in ("ca.crt", "ca.key")}
         if create_secret(namespace, AUTHORITY, content):
-            print(f"made {AUTHORITY}")
+            print(f"made the certificate authority in secret {AUTHORITY}")
             return authority
-        secret = read_secret(namespace, AUTHORITY)  # another pod of this job was faster
-        assert secret is not None, f"{AUTHORITY} was deleted again"
+        secret = read_secret(
+            namespace, AUTHORITY
+        )  # another pod of this job has created it in the meantime
+        assert secret is not None, (
+            f"secret {AUTHORITY} was created and deleted by others in the meantime"
+        )
     for name, content_of in secret.items():
         (scratch / name).write_bytes(content_of)
     return authority
 
 
 def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (secret, identity, host names) of each certificate."""
+    """Yield the name of the secret, the common name and the host names of each certificate."""
     for ordinal in range(1, QUORUM_REPLICAS + 1):
         pod = f"quorum-{ordinal}"
         hosts = [host for name in (pod, f"{pod}.quorum") for host in in_cluster(name, namespace)]
@@ -93,7 +99,9 @@ def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def is_to_be_renewed(certificate: bytes, hosts: list[str]) -> bool:
-    """Return whether the certificate ends soon, or is one of a former release, with fewer names or a longer life."""
+    """Return whether a certificate expires soon, lacks one of the host names, or is valid for longer than DAYS.
+    Certificates of older releases lack host names and are valid for longer.
+    """
     present = x509.load_pem_x509_certificate(certificate)
     days = (present.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days
     return not RENEW_DAYS <= days <= DAYS or not set(hosts) <= names_in(present)
@@ -102,10 +110,10 @@ def is_to_be_renewed(certificate: bytes, hosts: list[str]) -> bool:
 def names_in(certificate: x509.Certificate) -> set[str]:
     """Return the DNS names for which the certificate is valid."""
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return set()
-    return set(found.value.get_values_for_type(x509.DNSName))
+    return set(extension.value.get_values_for_type(x509.DNSName))
 
 
 def in_cluster(name: str, namespace: str) -> list[str]:
@@ -123,7 +131,7 @@ def read_secret(namespace: str, name: str) -> dict[str, bytes] | None:
 
 
 def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
-    """Create a secret. Returns False if it exists already."""
+    """Create a secret. Return False if a secret with this name already exists."""
     try:
         call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret_of(name, content))
     except urllib.error.HTTPError as error:
@@ -134,7 +142,7 @@ def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
 
 
 def replace_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
-    """Replace key and certificate at once, so that the kubelet gives pods either both new files or none."""
+    """Replace key and certificate in one request, so that pods never see a new key with an old certificate."""
     call("PUT", f"/api/v1/namespaces/{namespace}/secrets/{name}", secret_of(name, content))
 
 

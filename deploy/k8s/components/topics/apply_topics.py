@@ -1,6 +1,6 @@
-"""Apply topics.toml and access.toml to a cluster: add rights, create topics, add partitions, set configs.
+"""Applies topics.toml and access.toml to a cluster: adds ACLs, creates topics, adds partitions, and sets configs.
 
-Nothing is deleted and no topic shrinks. Rights are applied first, because the users of the topics need them.
+It deletes nothing. ACLs are added first, because clients that use the topics need them.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ CLUSTER_NAME = "kafka-cluster"
 
 def main() -> int:
     folder = Path(sys.argv[1])
-    wanted = tomllib.loads((folder / "topics.toml").read_text())
+    topics = tomllib.loads((folder / "topics.toml").read_text())
     try:
         entries = rights(tomllib.loads((folder / "access.toml").read_text()))
     except (KeyError, ValueError) as error:
         print(f"access.toml: {error}")
         return 2
-    for name, topic in wanted.items():
+    for name, topic in topics.items():
         if strange := topic.keys() - FIELDS:
             unknown, known = ", ".join(sorted(strange)), ", ".join(sorted(FIELDS))
             print(f"topics.toml: {name} has unknown keys: {unknown}; the keys are {known}")
             return 2
     try:
-        return asyncio.run(apply(wanted, entries))
+        return asyncio.run(apply(topics, entries))
     except OdradekError as error:
-        print(f"rights and topics could not be applied: {error}")
+        print(f"ACLs and topics could not be applied: {error}")
         return 1
 
 
 def rights(declared: dict[str, Any]) -> list[Acl]:
-    """Return the entries of access.toml. Raises KeyError or ValueError for an invalid one."""
+    """Return the ACLs that access.toml declares. Raises KeyError or ValueError for an invalid entry."""
     if strange := declared.keys() - {"allow"}:
         raise ValueError(
             f"unknown keys: {', '.join(sorted(strange))}; the file may only have [[allow]] tables"
@@ -86,7 +86,7 @@ def rights(declared: dict[str, Any]) -> list[Acl]:
     return entries
 
 
-async def apply(wanted: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
+async def apply(topics: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
     tls = TlsOptions(
         ca=CERTIFICATES / "ca.crt", cert=CERTIFICATES / "tls.crt", key=CERTIFICATES / "tls.key"
     )
@@ -94,19 +94,19 @@ async def apply(wanted: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
     async with Client(os.environ["ODRADEK_BOOTSTRAP"], tls=tls) as client:
         await client.connect(CONNECT_S)
         await client.admin.create_acls(entries)
-        print(f"{len(entries)} rights are there")
-        replicas = [int(topic.get("replicas", 1)) for topic in wanted.values()]
+        print(f"the {len(entries)} ACLs of access.toml exist")
+        replicas = [int(topic.get("replicas", 1)) for topic in topics.values()]
         await wait_for_brokers(client, max(replicas, default=1))
-        for name, topic in wanted.items():
+        for name, topic in topics.items():
             is_good &= await apply_one(client, name, topic)
     return 0 if is_good else 1
 
 
 async def wait_for_brokers(client: Client, count: int, *, timeout_s: float = BROKERS_S) -> None:
-    """Wait until there are as many brokers as the topic has replicas: on a first start they register one after the
-    other.
+    """Wait until `count` brokers are active, because at the first start of a cluster they register one after the other.
 
-    It gives up after `timeout_s`, so that the creation names the topic that cannot be placed.
+    After `timeout_s` the function returns without an error. Creating a topic then fails, and the error names the topic
+    that has too few brokers.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -119,7 +119,7 @@ async def active_brokers(client: Client) -> int:
 
 
 async def apply_one(client: Client, name: str, topic: dict[str, Any]) -> bool:
-    """Create or change one topic. Return whether it now is as declared."""
+    """Create or change one topic. Return whether the topic is as declared in topics.toml now."""
     partitions = int(topic.get("partitions", -1))
     replicas = int(topic.get("replicas", -1))
     configs = {key: str(value) for key, value in topic.get("configs", {}).items()}
@@ -127,22 +127,24 @@ async def apply_one(client: Client, name: str, topic: dict[str, Any]) -> bool:
         await client.admin.create_topic(
             name, partitions=partitions, replication_factor=replicas, configs=configs
         )
-        print(f"{name}: made")
+        print(f"{name}: created")
         return True
     except TopicExists:
         pass
     described = await client.admin.describe_topic(name)
     if partitions > len(described.partitions):
         await client.admin.add_partitions(name, partitions)
-        print(f"{name}: {partitions} partitions, before {len(described.partitions)}")
+        print(f"{name}: partitions added, from {len(described.partitions)} to {partitions}")
     if configs:
         await client.admin.alter_topic_configs(name, set=configs)
     wrong = []
     if 0 < partitions < len(described.partitions):
-        wrong.append(f"has {len(described.partitions)} partitions, which cannot be removed")
-    has = len(described.partitions[0].replicas)
-    if replicas not in (-1, has):
-        wrong.append(f"has {has} replicas: reassign its partitions")
+        wrong.append(
+            f"has {len(described.partitions)} partitions instead of {partitions}, and partitions cannot be removed"
+        )
+    current = len(described.partitions[0].replicas)
+    if replicas not in (-1, current):
+        wrong.append(f"has {current} replicas instead of {replicas}: reassign its partitions")
     print(f"{name}: {'; '.join(wrong) or 'is as declared'}")
     return not wrong
 
