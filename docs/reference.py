@@ -1,7 +1,7 @@
-"""Write the reference of the SDK and of the REST API as HTML: `python docs/reference.py DIRECTORY`.
+"""Writes the reference of the SDK and of the REST API as HTML: `python docs/reference.py DIRECTORY`.
 
-The SDK's part is made from its docstrings by pdoc, the REST API's from openapi.json by Swagger UI. All pages work from
-a file system: nothing is loaded from other places.
+pdoc makes the reference of the SDK from docstrings, and Swagger UI shows the REST API from openapi.json. All pages can
+be opened from the file system, because they load nothing from a network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODULES = ("odradek", "odradek.embedded")
 
 
 def write_sdk(directory: Path) -> None:
-    """Write the pages of the SDK. A docstring that pdoc warns of ends this with an error."""
+    """Write the pages of the SDK. A warning of pdoc about a docstring is raised as an error."""
     render.configure(docformat="google", show_source=False, footer_text="Odradek")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -33,7 +33,7 @@ def write_sdk(directory: Path) -> None:
 
 
 def write_rest(directory: Path) -> None:
-    """Write the page of the REST API, without the buttons that send requests: there is no gateway beside it."""
+    """Write the page of the REST API. It has no buttons that send requests, because there is no gateway."""
     unused = object()
     app = create_app(GatewaySettings(), cast("ClusterAccess", unused), cast("Instances", unused))
     described = json.dumps(app.openapi())
@@ -43,8 +43,8 @@ def write_rest(directory: Path) -> None:
     for name in openapi.PAGE_FILES:
         content = openapi.page_file(name)
         if name == "start.js":
-            there = f"spec: {described},\n  supportedSubmitMethods: []".encode()
-            content = content.replace(b'url: "openapi.json"', there)
+            specification = f"spec: {described},\n  supportedSubmitMethods: []".encode()
+            content = content.replace(b'url: "openapi.json"', specification)
         (directory / "docs" / name).write_bytes(content)
 
 
