@@ -56,7 +56,7 @@ def publish(files: dict[str, bytes], target: Path) -> None:
     for older in target.glob("version-*"):
         if older != folder:
             shutil.rmtree(older)
-    print(f"certificate and key copied to {folder.name}", flush=True)
+    print(f"copied certificate and key to {folder.name}", flush=True)
 
 
 if __name__ == "__main__":

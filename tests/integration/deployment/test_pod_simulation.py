@@ -284,7 +284,9 @@ def test_certificates_that_end_soon_are_renewed_and_no_others(
         }
     before = {name: dict(files) for name, files in secrets.items()}
     said = cluster.run_job("renew-certificates")
-    assert said.splitlines() == ["renewed odradek-prometheus-tls", "renewed odradek-client-tls"]
+    assert said.splitlines() == [
+        f"renewed the certificate in secret odradek-{name}-tls" for name in ("prometheus", "client")
+    ]
     assert cluster.run_job("renew-certificates") == ""
     assert {name for name in secrets if secrets[name] != before[name]} == {
         "odradek-prometheus-tls",
