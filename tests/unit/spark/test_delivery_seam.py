@@ -193,9 +193,7 @@ def test_an_aborted_batch_leaves_nothing_and_unknown_tasks_are_no_obstacle(
 
 
 def test_a_task_that_does_not_know_its_batch_fails_loudly(broker: Broker, run: Any) -> None:
-    with pytest.raises(
-        RuntimeError, match=r"Spark does not pass sql\.streaming\.queryId"
-    ):
+    with pytest.raises(RuntimeError, match=r"Spark does not pass sql\.streaming\.queryId"):
         run(stream_writer(broker), Task(0, 1), "a")
     assert broker.staged == {}
 
