@@ -8,6 +8,7 @@ from random import Random
 
 from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_jobs import SyncJob
 from odradek_broker.log.log_reads import ReadResult
 from odradek_broker.log.storage import DiskFile, DiskStorage
 from odradek_protocol.identity import Offset
@@ -23,6 +24,8 @@ CONFIG = LogConfig(
     cleanup_delete=True,
     min_cleanable_dirty_ratio=0.0,
 )
+SYNC_TURNS_MAX = 100
+"""The test waits for a sync that lasts for so many turns. Retention deletes what is about 300 turns old."""
 
 
 class ColdFile(DiskFile):
@@ -45,8 +48,8 @@ class ColdStorage(DiskStorage):
 def test_readers_in_threads_see_only_whole_batches_in_order(tmp_path: Path) -> None:
     broker = Broker(ColdStorage(), tmp_path / "data", CONFIG)
     log, directory, random = broker.log, broker.directory, Random(5)
-    reads: list[tuple[int, Future[ReadResult]]] = []
-    syncs: list[tuple[object, Future[None]]] = []
+    reads: list[tuple[Offset, Future[ReadResult]]] = []
+    syncs: list[tuple[int, SyncJob, Future[None]]] = []
     compaction: tuple[CompactJob, Future[None]] | None = None
     checked = passes = found = 0
     with ThreadPoolExecutor(3) as pool:
@@ -67,10 +70,14 @@ def test_readers_in_threads_see_only_whole_batches_in_order(tmp_path: Path) -> N
             if turn % 7 == 0:
                 job = log.begin_sync(full=turn % 3 == 0)
                 if job is not None:
-                    syncs.append((job, pool.submit(job.run)))
-            for job, done in [entry for entry in syncs if entry[1].done()]:
-                log.finish(job)  # type: ignore[arg-type]
-                syncs.remove((job, done))
+                    syncs.append((turn, job, pool.submit(job.run)))
+            # On a busy disk one sync could last for all turns, and compaction waits for the end of a full sync.
+            for sync in [
+                sync for sync in syncs if sync[2].done() or turn - sync[0] >= SYNC_TURNS_MAX
+            ]:
+                sync[2].result(timeout=30)
+                log.finish(sync[1])
+                syncs.remove(sync)
             if compaction is None and turn % 20 == 0:
                 fresh = log.begin_compaction(now_ms=turn)
                 if fresh is not None:
@@ -100,9 +107,9 @@ def test_readers_in_threads_see_only_whole_batches_in_order(tmp_path: Path) -> N
                 pool.submit(current.run_slice, 2).result(timeout=30)
             log.install_compacted(current)
             passes += 1
-        for job, done in syncs:
+        for _, job, done in syncs:
             done.result(timeout=30)
-            log.finish(job)  # type: ignore[arg-type]
+            log.finish(job)
     assert directory.failure is None
     assert passes, "compaction never ran to its end"
     assert found > checked * 3 // 4, "most reads must find something"
