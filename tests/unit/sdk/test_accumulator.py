@@ -104,7 +104,7 @@ def test_a_full_batch_leaves_under_load_and_the_rest_stays() -> None:
         pass
     assert bench.drain(is_idle=False) == [first]
     assert bench.drain(is_idle=False) == []
-    assert bench.queue.filling is last
+    assert bench.queue.open_batch is last
 
 
 def test_a_flush_releases_what_is_there_but_not_what_comes() -> None:
@@ -166,11 +166,11 @@ def test_a_record_that_fits_no_request_is_refused_and_leaves_nothing_behind() ->
     with pytest.raises(RecordTooLarge, match="t-0"):
         bench.append(size=600)
     assert bench.accumulator.buffered_bytes == 0
-    assert bench.accumulator.undone_batches == 0
+    assert bench.accumulator.pending_count == 0
     assert list(bench.accumulator.pending) == []
 
 
-@pytest.mark.parametrize("stage", ["filling", "waiting", "in flight"])
+@pytest.mark.parametrize("stage", ["open", "waiting", "in flight"])
 def test_every_batch_ends_when_its_time_is_up_wherever_it_is(stage: str) -> None:
     bench = Bench()
     batch = bench.append()
@@ -292,7 +292,7 @@ def test_a_batch_too_large_for_its_topic_goes_on_as_halves_in_order() -> None:
     assert sequences([first, second, later]) == [(0, 0), (0, 2), (0, 5)]
     bench.answer(first, offset=10)
     assert not whole.is_done
-    assert bench.accumulator.undone_batches == 2
+    assert bench.accumulator.pending_count == 2
     bench.answer(second, E.MESSAGE_TOO_LARGE)
     bench.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
     bench.now_ms += 2_000
@@ -305,7 +305,7 @@ def test_a_batch_too_large_for_its_topic_goes_on_as_halves_in_order() -> None:
     assert [f.result().offset for f in (*futures[:2], *futures[3:])] == [10, 11, 12, 13]
     assert isinstance(futures[2].exception(), RecordTooLarge)
     bench.answer(later, offset=14)
-    assert bench.accumulator.undone_batches == 0
+    assert bench.accumulator.pending_count == 0
     assert bench.accumulator.buffered_bytes == 0
     assert bench.queue.is_empty
     batch = bench.append(30, size=100)
@@ -356,7 +356,7 @@ def test_an_expired_batch_that_was_written_after_all_makes_no_hole() -> None:
     bench.now_ms += 1
     bench.accumulator.expire(bench.now_ms)
     bench.answer(late)
-    assert bench.queue.hole_number == -1
+    assert bench.queue.gap_number == -1
     bench.batches(1)
     assert sequences(bench.drain_all()) == [(0, 2)]
 

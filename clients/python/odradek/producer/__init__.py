@@ -1,3 +1,1 @@
-"""The producer of the SDK. Its modules `partition_queue`, `accumulator` and `partitioner` make decisions
-without I/O.
-"""
+"""The producer of the SDK. Its modules `partition_queue`, `accumulator` and `partitioner` are sans-IO."""

@@ -1,16 +1,16 @@
-"""The batches of one producer: when each is sent, retried, acknowledged or failed.
+"""The batches of one producer: decides when each is sent, retried, acknowledged or failed.
 
-If a broker has no unanswered request of this producer, the available records are sent to it at once, so a lone record
-never waits. While requests are in flight, records gather until their batch is full or `linger_ms` old; the last
-response releases the rest. So batches grow with the load, and `linger_ms` bounds the wait under load only. A flush
-and a full buffer release everything.
+If a broker has no outstanding request of this producer, the buffered records are sent to the broker at once, so a
+single record never waits. While requests are outstanding, records are buffered until their batch is full or `linger_ms`
+old, or until the last response arrives. So batches grow with the load, and `linger_ms` limits the wait under load only.
+After a flush, or when the buffer is full, all batches are sent without waiting.
 
-The buffer is bounded: `append` returns None while `buffered_bytes` is at its bound, and a batch that is done frees
-its bytes. Every batch ends: it is acknowledged, fails, or expires `delivery_timeout_ms` after its first record.
+The buffer is bounded: `append` returns None while `buffered_bytes` has reached its limit, and a batch that is done
+frees its bytes. Every batch ends: it is acknowledged, fails, or expires `delivery_timeout_ms` after its first record.
 
-It does no I/O. The sender calls `append` per record, `drain` per broker whenever something may have become ready,
-`responded`, `lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue` keeps the
-order and the sequence numbers.
+This module does no I/O. The sender calls `append` for each record, `drain` for each broker whenever a batch may have
+become ready, `responded`, `lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue`
+maintains the order of batches and their sequence numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Callbacks = list[Callable[[], object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulatorLimits:
-    """The bounds of an accumulator, with the producer's defaults."""
+    """The limits of an accumulator. The defaults are those of a producer."""
 
     batch_bytes_max: int = 256 * 1024
     request_bytes_max: int = 1024 * 1024
@@ -63,19 +63,19 @@ class Accumulator:
         self.is_idempotent = is_idempotent
         self.is_transactional = is_transactional
         self.transaction_error: OdradekError | None = None
-        """The first failure of a batch of the open transaction, which can only be aborted then."""
+        """The first failure of a batch of the open transaction. If this is set, the transaction can only be aborted."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.buffered_bytes = 0
-        self.undone_batches = 0
+        self.pending_count = 0
         self.done_batches = 0
-        """Batches that were acknowledged or failed since the start."""
-        self.unheard: list[ProducerBatch] = []
-        """Failed batches that no future waits for. The sender logs them and empties the list."""
+        """The number of batches that were acknowledged or failed since the start."""
+        self.unreported: list[ProducerBatch] = []
+        """Failed batches whose futures nobody awaits. The sender logs them and empties the list."""
         self.has_opened = False
-        """Whether a batch was opened since the producer last reset this flag."""
+        """Whether a batch was created since the producer last reset this flag."""
         self.has_full = False
-        """Whether a full batch was sealed since the producer last reset this flag."""
+        """Whether a batch was sealed because it was full, since the producer last reset this flag."""
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
         self._pending: dict[TopicPartition, PartitionQueue] = {}
         self._release_before_ms = -1
@@ -90,7 +90,8 @@ class Accumulator:
         timestamp_ms: int,
         now_ms: int,
     ) -> ProducerBatch | None:
-        """Append a record to a batch, and return that batch, or None if the buffer is full.
+        """Append a record to a batch, and return the batch. None means that the buffer is full, and the record was not
+        appended.
 
         Raises:
             RecordTooLarge: the record does not fit into a request.
@@ -98,7 +99,7 @@ class Accumulator:
         """
         if self.buffered_bytes >= self._buffer_bytes_max:
             return None
-        batch = queue.filling
+        batch = queue.open_batch
         if batch is not None:
             size_bytes = batch.append(key, value, headers, timestamp_ms)
             if size_bytes:
@@ -112,14 +113,14 @@ class Accumulator:
         size_bytes = batch.append(key, value, headers, timestamp_ms)
         if size_bytes > self.limits.request_bytes_max:
             raise RecordTooLarge(
-                f"a record of {size_bytes} bytes for {queue.name}, request_bytes_max is"
+                f"a record for {queue.name} has {size_bytes} bytes, but request_bytes_max is"
                 f" {self.limits.request_bytes_max}"
             )
         self.buffered_bytes += size_bytes
         batch.size_bytes = size_bytes
         batch.record_count = 1
-        queue.filling = batch
-        self.undone_batches += 1
+        queue.open_batch = batch
+        self.pending_count += 1
         self._pending[queue.name] = queue
         self.has_opened = True
         return batch
@@ -133,11 +134,11 @@ class Accumulator:
         *,
         bytes_max: int,
     ) -> int:
-        """Append records without key and headers to a batch that is being filled, from `values[start]` on. Return how
-        many were appended.
+        """Append values without key and headers to a batch that still accepts records, beginning with `values[start]`.
+        Return how many were appended.
 
-        It stops when the batch has `bytes_max` bytes, the buffer is full, or the next value does not fit or is not
-        bytes. The caller then passes that value to `append`.
+        The method stops when the batch has `bytes_max` bytes, the buffer is full, or the next value does not fit or is
+        not bytes. The caller then passes that value to `append`.
         """
         before = size_bytes = batch.size_bytes
         end_bytes = min(bytes_max, before + self._buffer_bytes_max - self.buffered_bytes)
@@ -157,36 +158,36 @@ class Accumulator:
         return count
 
     def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Send the next records with this producer id and epoch. No batch of an earlier transaction may be left."""
-        assert not self.undone_batches, f"{self.undone_batches} batches of an earlier transaction"
+        """Use this producer id and epoch for the next records. All batches of the last transaction must be done."""
+        assert not self.pending_count, f"{self.pending_count} batches of an earlier transaction"
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.transaction_error = None
 
     def release_all(self, now_ms: int) -> bool:
-        """Make all buffered records ready to be sent without lingering. Return False if there are none."""
+        """Make all buffered records ready to be sent, without further lingering. Return False if there are none."""
         self._release_before_ms = now_ms
-        return self.undone_batches > 0
+        return self.pending_count > 0
 
-    def undone(self) -> list[ProducerBatch]:
+    def pending_batches(self) -> list[ProducerBatch]:
         """Return all batches that are neither acknowledged nor failed."""
         return [
             batch
             for queue in self._pending.values()
-            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling))
+            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.open_batch))
         ]
 
     @property
     def pending(self) -> Iterable[PartitionQueue]:
-        """The queues with batches that are not done."""
+        """The queues that have batches which are not done."""
         return self._pending.values()
 
     def drain(
         self, queues: Iterable[PartitionQueue], now_ms: int, *, is_idle: bool
     ) -> list[ProducerBatch]:
-        """Take batches for one request to the broker that leads these partitions. The batches are then in flight.
+        """Return the batches for one request to the broker that leads these partitions, and mark them as in flight.
 
-        At most one batch per partition is taken. Together they have at most `request_bytes_max`, unless it is a single
-        batch. `is_idle` means that the broker has no unanswered request of this producer.
+        At most one batch per partition is returned. Their total size is at most `request_bytes_max`, unless it is a
+        single batch. `is_idle` means that the broker has no outstanding request of this producer.
         """
         chosen: list[ProducerBatch] = []
         remaining_bytes = self.limits.request_bytes_max
@@ -196,7 +197,7 @@ class Accumulator:
             batch = self._ready(queue, now_ms, is_idle)
             if batch is None or (chosen and batch.size_bytes > remaining_bytes):
                 continue
-            if batch is queue.filling:
+            if batch is queue.open_batch:
                 queue.seal()
             if self.is_idempotent:
                 queue.number_next(batch, self.producer_id, self.producer_epoch)
@@ -210,20 +211,22 @@ class Accumulator:
         return chosen
 
     def rotate(self, queues: Iterable[PartitionQueue]) -> None:
-        """Move these queues to the end of the order, so that no queue is left out for long when requests are full."""
+        """Move these queues to the end of the order, so that every queue gets its turn when requests are full."""
         for queue in queues:
             if self._pending.pop(queue.name, None) is not None:
                 self._pending[queue.name] = queue
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """Return the next time at which a batch becomes ready or expires, after `now_ms`; None if there is none."""
+        """Return the next time after `now_ms` at which a batch becomes ready or expires; None if there is no such
+        time.
+        """
         times: list[int] = []
         for queue in self._pending.values():
             times.append(queue.not_before_ms)
-            for batch in (*queue.in_flight[:1], *_first(queue.waiting), *_one(queue.filling)):
+            for batch in (*queue.in_flight[:1], *_first(queue.waiting), *_one(queue.open_batch)):
                 times.append(batch.created_ms + self.limits.delivery_timeout_ms)
-            if queue.filling is not None:
-                times.append(queue.filling.created_ms + self.limits.linger_ms)
+            if queue.open_batch is not None:
+                times.append(queue.open_batch.created_ms + self.limits.linger_ms)
         return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
 
     def responded(
@@ -238,7 +241,9 @@ class Accumulator:
         now_ms: int,
         draw: float,
     ) -> Callbacks:
-        """Apply the result of one attempt to send a batch. Return the callbacks of the batch if it is done."""
+        """Apply the result of one attempt to send a batch. Return the batch's callbacks if it is done now; the caller
+        runs them. `draw` is a random number in [0, 1) for the backoff.
+        """
         if batch.is_done or batch.attempt != attempt or batch not in batch.queue.in_flight:
             return []
         queue = batch.queue
@@ -247,7 +252,7 @@ class Accumulator:
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
             first, second = queue.split(batch)
             self.buffered_bytes += first.size_bytes + second.size_bytes - batch.size_bytes
-            self.undone_batches += 1
+            self.pending_count += 1
             return []
         error = error_of(code, str(queue.name), message)
         if (
@@ -268,53 +273,57 @@ class Accumulator:
     def lost(
         self, batch: ProducerBatch, attempt: int, error: OdradekError, now_ms: int, draw: float
     ) -> None:
-        """Send a batch again after its connection broke before a response: whether it was written is unknown."""
+        """Retry a batch whose connection broke before the response. It is unknown whether the broker wrote the
+        batch.
+        """
         if not batch.is_done and batch.attempt == attempt and batch in batch.queue.in_flight:
             self._retry(batch, error, now_ms, draw)
 
     def leader_changed(self, queue: PartitionQueue) -> None:
-        """Send batches in flight to the new leader at once, without waiting for the old leader's responses.
+        """Send the batches in flight to the new leader, without waiting for responses of the old leader.
 
-        Responses of the old leader are then ignored. If it wrote a batch, the new leader recognizes the duplicate by
-        its sequence numbers. Without idempotence the producer waits for the responses instead.
+        Responses of the old leader are ignored from now on. If the old leader wrote a batch, the new leader recognizes
+        the duplicate by its sequence numbers. Without idempotence, the producer waits for the responses instead.
         """
         queue.not_before_ms = 0
         if self.is_idempotent:
             for batch in reversed(list(queue.in_flight)):
-                queue.take_back(batch)
+                queue.requeue(batch)
             queue.is_settling = False
 
     def fail(self, batch: ProducerBatch, error: OdradekError) -> Callbacks:
-        """Fail one batch that is not done."""
+        """Fail one batch that is not done. The caller runs the returned callbacks."""
         return self._failed(batch, error)
 
     def note_cause(self, error: OdradekError) -> None:
-        """Record why nothing can be sent at the moment; timeout errors mention this reason."""
+        """Record why nothing can be sent at the moment, for the messages of timeout errors."""
         for queue in self._pending.values():
-            for batch in (*queue.waiting, *_one(queue.filling)):
+            for batch in (*queue.waiting, *_one(queue.open_batch)):
                 batch.last_error = error
 
     def fail_all(self, error_for: Callable[[ProducerBatch], OdradekError]) -> Callbacks:
-        """Fail all batches that are not done, because the producer closes."""
+        """Fail all batches that are not done, with the error that `error_for` returns. The caller runs the returned
+        callbacks.
+        """
         callbacks: Callbacks = []
         for queue in list(self._pending.values()):
-            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
+            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.open_batch)):
                 callbacks += self._failed(batch, error_for(batch))
         return callbacks
 
     def fail_queue(self, queue: PartitionQueue, error: OdradekError) -> Callbacks:
-        """Fail the batches of a partition that was deleted."""
+        """Fail all batches of a partition that was deleted. The caller runs the returned callbacks."""
         callbacks: Callbacks = []
-        for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
+        for batch in (*queue.in_flight, *queue.waiting, *_one(queue.open_batch)):
             callbacks += self._failed(batch, error)
         return callbacks
 
     def expire(self, now_ms: int) -> Callbacks:
-        """Fail the batches whose delivery timeout has passed."""
+        """Fail the batches whose delivery timeout has passed. The caller runs the returned callbacks."""
         callbacks: Callbacks = []
         created_before_ms = now_ms - self.limits.delivery_timeout_ms
         for queue in list(self._pending.values()):
-            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.filling)):
+            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.open_batch)):
                 if batch.created_ms > created_before_ms:
                     break
                 callbacks += self._failed(batch, self._timed_out(batch, now_ms))
@@ -334,7 +343,7 @@ class Accumulator:
     def _ready(self, queue: PartitionQueue, now_ms: int, is_idle: bool) -> ProducerBatch | None:
         if queue.waiting:
             return queue.waiting[0]
-        batch = queue.filling
+        batch = queue.open_batch
         if batch is None:
             return None
         is_ready = (
@@ -353,8 +362,8 @@ class Accumulator:
         batch.log_append_time_ms = log_append_time_ms
         queue.failures = 0
         queue.is_remembered = True
-        if batch.number > queue.hole_number:
-            queue.hole_number = -1
+        if batch.number > queue.gap_number:
+            queue.gap_number = -1
         return self._done(batch, None)
 
     def _out_of_order(
@@ -364,13 +373,13 @@ class Accumulator:
         if not queue.is_oldest(batch):
             self._retry(batch, error, now_ms, draw)
             return []
-        is_explained = queue.must_renumber or queue.hole_number >= 0
+        is_explained = queue.must_renumber or queue.gap_number >= 0
         queue.must_renumber = True
         if is_explained or code == ErrorCode.UNKNOWN_PRODUCER_ID:
             self._retry(batch, error, now_ms, draw)
             return []
         lost = SequenceLost(
-            f"{queue.name}: the leader lacks records before this one that it had acknowledged",
+            f"{queue.name}: the leader has lost earlier records that it had acknowledged",
             code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         )
         callbacks = self._done(batch, lost)
@@ -380,7 +389,7 @@ class Accumulator:
     def _retry(self, batch: ProducerBatch, error: OdradekError, now_ms: int, draw: float) -> None:
         queue = batch.queue
         batch.last_error = error
-        queue.take_back(batch)
+        queue.requeue(batch)
         queue.failures += 1
         queue.not_before_ms = max(
             queue.not_before_ms, now_ms + self._backoff.after(min(queue.failures, 8), draw)
@@ -388,14 +397,14 @@ class Accumulator:
 
     def _failed(self, batch: ProducerBatch, error: OdradekError) -> Callbacks:
         if batch.base_sequence >= 0:
-            batch.queue.hole_number = max(batch.queue.hole_number, batch.number)
+            batch.queue.gap_number = max(batch.queue.gap_number, batch.number)
         return self._done(batch, error)
 
     def _done(self, batch: ProducerBatch, error: OdradekError | None) -> Callbacks:
         queue = batch.queue
         queue.drop(batch)
         self.buffered_bytes -= batch.size_bytes
-        self.undone_batches -= 1
+        self.pending_count -= 1
         self.done_batches += 1
         if queue.is_empty:
             self._pending.pop(queue.name, None)
@@ -403,7 +412,7 @@ class Accumulator:
         if error is not None and self.is_transactional:
             self.transaction_error = self.transaction_error or error
         if error is not None and not callbacks:
-            self.unheard.append(batch)
+            self.unreported.append(batch)
         return callbacks
 
     def _timed_out(self, batch: ProducerBatch, now_ms: int) -> OdradekError:
@@ -412,7 +421,7 @@ class Accumulator:
         hint = None
         if not batch.attempt:
             because = because or "; the partition had no reachable leader"
-            hint = "it was never sent, so sending it again cannot write it twice"
+            hint = "the records were never sent, so sending them again cannot write them twice"
         return DeliveryTimedOut(
             f"{batch.record_count} records for {batch.queue.name} were not acknowledged within"
             f" {waited_s:.1f} s{because}",

@@ -1,6 +1,5 @@
-"""The result of `send`: a small future for each record. It holds references to the record's batch, and costs nothing
-when the batch is acknowledged: the batch keeps its base offset, from which each future computes the offset of its
-record when it is read.
+"""The results of `send`. A `DeliveryFuture` refers to its record's batch and index, and computes the offset of the
+record from the batch's base offset when it is read. So an acknowledgement costs nothing per record.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from odradek.producer.partition_queue import ProducerBatch
 
 
 class RecordMetadata(NamedTuple):
-    """The position of a written record. `offset` is -1 with acks=0, and if the broker recognized a duplicate so old
-    that it no longer knows the offset.
+    """The position of a written record.
 
+    `offset` is -1 with acks=0, and also if the broker recognized a duplicate so old that the offset is no longer known.
     `log_append_time_ms` is the broker's time of the append for topics with message.timestamp.type=LogAppendTime,
     otherwise -1.
     """
@@ -29,17 +28,17 @@ class RecordMetadata(NamedTuple):
 
 
 class Deliveries(Sequence["DeliveryFuture"]):
-    """The futures of records that were sent together, in their order. Each is created when it is accessed."""
+    """The futures of records that were sent together, in order. Each future is created when it is accessed."""
 
     __slots__ = ("_length", "_runs")
 
     def __init__(self) -> None:
         self._length = 0
         self._runs: list[tuple[ProducerBatch, int, int]] = []
-        """(batch, index of the first record in it, number of records)"""
+        """(batch, index of the first record in the batch, number of records)"""
 
     def add(self, first: DeliveryFuture, count: int) -> None:
-        """Add `count` consecutive records of one batch, beginning with the record of `first`."""
+        """Add `count` consecutive records of one batch. `first` is the future of the first record."""
         self._runs.append((first._batch, first._index, count))
         self._length += count
 
@@ -58,17 +57,17 @@ class Deliveries(Sequence["DeliveryFuture"]):
     def __getitem__(self, position: int | slice) -> DeliveryFuture | list[DeliveryFuture]:
         if isinstance(position, slice):
             return list(self)[position]
-        left = position if position >= 0 else position + self._length
-        if 0 <= left < self._length:
+        offset = position if position >= 0 else position + self._length
+        if 0 <= offset < self._length:
             for batch, index, count in self._runs:
-                if left < count:
-                    return DeliveryFuture(batch, index + left)
-                left -= count
+                if offset < count:
+                    return DeliveryFuture(batch, index + offset)
+                offset -= count
         raise IndexError(f"there are {self._length} records, and no record {position}")
 
     def add_done_callback(self, callback: Callable[[int, OdradekError | None], object]) -> None:
         """Call `callback(records, error)` on the event loop whenever some of the records are acknowledged (`error` is
-        None) or failed. All calls together count each record once.
+        None) or have failed. `records` is their number; over all calls, each record is counted once.
         """
         for batch, index, count in self._runs:
             if batch.is_done:
@@ -87,14 +86,16 @@ def _report(
     if batch.halves is None:
         callback(count, batch.error)
         return
-    for position in range(index, index + count):  # the batch was split: its parts may differ
+    for position in range(
+        index, index + count
+    ):  # The batch was split, and its parts may have different results.
         callback(1, batch.leaf(position)[0].error)
 
 
 class DeliveryFuture:
-    """An awaitable for one sent record. It returns `RecordMetadata`, or raises the error of the record.
+    """An awaitable for one sent record. It returns `RecordMetadata`, or raises the record's error.
 
-    It is like an asyncio.Future, but it cannot be cancelled, because a record that was sent cannot be recalled.
+    It works like an asyncio.Future, but cannot be cancelled, because a record that was sent cannot be recalled.
     """
 
     __slots__ = ("_batch", "_index")
@@ -113,7 +114,7 @@ class DeliveryFuture:
         return self._batch.is_done
 
     def cancelled(self) -> bool:
-        """Return False: a record cannot be cancelled."""
+        """Return False, because a record cannot be cancelled. For compatibility with asyncio.Future."""
         return False
 
     def result(self) -> RecordMetadata:
@@ -144,8 +145,8 @@ class DeliveryFuture:
         return batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:
-        """Call `callback(self)` on the event loop when the record is acknowledged or failed, or soon if it
-        is already.
+        """Call `callback(self)` on the event loop when the record is acknowledged or has failed; soon, if that already
+        happened.
         """
         if self._batch.is_done:
             asyncio.get_running_loop().call_soon(callback, self)

@@ -18,62 +18,66 @@ _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """The options of a producer. With the defaults, an acknowledged record is on all in-sync replicas, it is written
-    exactly once, and the records of a partition keep their order.
+    """The options of a producer.
+
+    With the defaults, each record is written exactly once, the records of a partition keep their order, and a record is
+    acknowledged when all in-sync replicas have it.
     """
 
     acks: Acks = "all"
-    """Which replicas must have a record before it is acknowledged: "all" (all in-sync replicas), 1 (the leader) or 0
-    (none).
+    """When a record is acknowledged: when all in-sync replicas have it ("all"), when the leader has it (1), or without
+    a response (0).
     """
     enable_idempotence: bool | None = None
-    """Whether brokers drop duplicates of retried batches, and keep batches in order. None: if acks is "all"."""
+    """Whether brokers drop the duplicates of retried batches and keep batches in order. None: only if acks is "all"."""
     linger_ms: int = 5
-    """How long a batch waits for more records while the broker has unanswered requests of this producer. 0 to 60000."""
+    """How long a batch waits for more records while the broker has outstanding requests of this producer. 0 to
+    60000.
+    """
     batch_bytes_max: int = 256 * 1024
     """Largest size of a batch in bytes, before compression. 1 to request_bytes_max."""
     request_bytes_max: int = 1_000_000
-    """Largest size of a request, and so of a record, in bytes. 1 to 60 MiB. The topic's max.message.bytes applies as
-    well.
+    """Largest size of a request, and thus of a record, in bytes. 1 to 60 MiB. The topic's max.message.bytes limits
+    records, too.
     """
     buffer_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of memory for records that are not acknowledged yet; `send` waits while it is full."""
+    """Bytes of memory for records that are not acknowledged yet. When the buffer is full, `send` waits."""
     max_block_ms: int = 60_000
     """Longest time that `send` waits for buffer space, or for the metadata of a topic."""
     max_in_flight: int = 5
-    """Most batches per partition that are sent and not acknowledged yet; 1 to 5 with idempotence."""
+    """Most batches per partition that are sent, but not acknowledged. 1 to 5 with idempotence, otherwise 1 to 1000."""
     delivery_timeout_ms: int = 120_000
-    """Longest time from `send` to acknowledgement, retries included."""
+    """Longest time from `send` to the acknowledgement, retries included. After that, the record fails."""
     request_timeout_ms: int = 30_000
-    """Longest wait for the response to one request; after that, the producer closes the connection and sends again."""
+    """Longest wait for the response to one request. After that, the producer closes the connection and retries."""
     retry_backoff_ms: int = 20
-    """Wait before the first retry. It doubles with each retry, up to `retry_backoff_max_ms`; a new leader ends the
-    wait.
+    """Wait before the first retry. The wait doubles with each retry, up to `retry_backoff_max_ms`, and ends early if a
+    new leader is elected.
     """
     retry_backoff_max_ms: int = 1_000
     """Longest wait before a retry."""
     compression: str = "none"
-    """Codec that compresses batches: none, gzip, snappy, lz4 or zstd."""
+    """Codec for the compression of batches: none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
-    """Compression level of gzip, lz4 or zstd; None: the default of the codec."""
+    """Compression level for gzip, lz4 or zstd. None: the default of the codec."""
     key_serializer: Serializer | None = None
-    """Function that converts keys to bytes; None: keys are bytes already."""
+    """Function that converts keys to bytes. None: keys must be bytes."""
     value_serializer: Serializer | None = None
-    """Function that converts values to bytes; None: values are bytes already."""
+    """Function that converts values to bytes. None: values must be bytes."""
     partitioner: Partitioner | None = None
-    """Function that takes a key and the number of partitions, and returns the partition. None: Kafka's murmur2 hash."""
+    """Function that takes a key and the number of partitions, and returns a partition. None: Kafka's murmur2 hash."""
     allow_auto_create: bool = True
-    """Whether a topic that does not exist is created, if the brokers' auto.create.topics.enable allows it."""
+    """Whether a topic that does not exist is created, if the brokers' auto.create.topics.enable allows this."""
     transactional_id: str | None = None
-    """Name that identifies this producer across restarts. If it is set, all records are sent in transactions, and the
-    producer fences earlier producers with the same name.
+    """Name that identifies this producer across restarts. If it is set, all records must be sent in transactions, and
+    the producer fences older producers with the same name.
     """
     transaction_timeout_ms: int = 60_000
-    """Longest time that a transaction may stay open before the cluster aborts it. 10 to the brokers'
+    """How long a transaction may stay open before the cluster aborts it. 10 to the brokers'
     transaction.max.timeout.ms.
     """
     commit_timeout_ms: int = 120_000
-    """Longest time that a commit waits for its response."""
+    """Longest time that a commit waits for its response. After that, its outcome is unknown."""
 
     def __post_init__(self) -> None:
         _check("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")
@@ -133,19 +137,18 @@ class ProducerOptions:
 
     @property
     def acks_number(self) -> int:
-        """`acks` as the protocol's number: -1, 0 or 1."""
+        """`acks` as a number of Kafka's protocol: -1 (all), 0 or 1."""
         return _ACKS[self.acks]
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether batches have sequence numbers."""
+        """Whether batches have a producer id and sequence numbers."""
         if self.enable_idempotence is None:
             return _ACKS.get(self.acks) == -1
         return self.enable_idempotence
 
     @property
     def compression_codec(self) -> Compression:
-        """The codec that `compression` names."""
         return Compression[self.compression.upper()]
 
 

@@ -1,31 +1,31 @@
-"""The batches of one partition, in order, with the sequence numbers by which a broker recognizes repeats.
+"""The batches of one partition, in order, with the sequence numbers by which a broker recognizes duplicates.
 
-A batch goes from `filling` to `waiting` (sealed) to `in_flight` (sent), and then is done or goes back to `waiting`.
-The order always holds: batches in flight are older than waiting ones, and those are older than the filling one. The
-rules that preserve it:
+A batch is first `open` (accepts records), then `waiting` (sealed), then `in_flight` (sent). From there it is done or
+goes back to `waiting`. Batches in flight are always older than waiting batches, and those are older than the open
+batch. These rules preserve the order:
 
-- At most `in_flight_max` (5) batches are in flight: the broker remembers the last five of a producer, so it
-  recognizes a repeat of any of them.
-- Until the leader has acknowledged one batch under the present producer id and epoch, one is sent at a time. A
-  leader accepts any sequence number from a producer that it does not remember, so a later batch could be written
-  after the first was refused, and the repeat of the first would count as written, too.
-- After a retriable failure, nothing new is sent until every batch in flight is done or waits again (`is_settling`).
-  Then all are sent again, lowest sequence first.
-- A batch gets its sequence numbers when it is first sent and keeps them over retries, so its records are written
-  once, whether or not an earlier attempt arrived.
+- At most `in_flight_max` (5) batches are in flight. A broker remembers the last five batches of a producer, so it
+  recognizes a duplicate of each of them.
+- Until the leader has acknowledged a batch with the present producer id and epoch, one batch is sent at a time. A
+  leader accepts any sequence number from a producer that it does not know. So it could refuse the first batch, and
+  write a later one. It would then take a retry of the first batch for a duplicate, and acknowledge it unwritten.
+- After a retriable failure, no further batch is sent until every batch in flight is done or back in `waiting`
+  (`is_settling`). Then all batches are sent again, in the order of their sequence numbers.
+- A batch gets its sequence numbers when it is first sent, and keeps them for retries. So its records are written once,
+  whether or not an earlier attempt reached the broker.
 
-A batch that is too large for the topic (MESSAGE_TOO_LARGE) is replaced by two halves, which share its place and its
-sequence numbers; they can be halved again, down to single records.
+A batch that is too large for the topic (MESSAGE_TOO_LARGE) is replaced by two halves, which take its position and its
+sequence numbers. A half that is still too large is split again, down to single records.
 
-A batch that fails for good leaves a hole in the sequence, and the broker refuses its successors
-(OUT_OF_ORDER_SEQUENCE_NUMBER). If it refuses the **oldest** batch in flight, neither that one nor any later one was
-written: they are renumbered from 0 under the next producer epoch (epochs of one producer id are independent per
-partition), and sent again without a risk of duplicates. If it refuses a later batch, an earlier one has not arrived
-yet. If it refuses the oldest although there is no hole, the log has lost acknowledged records: that batch fails with
-SequenceLost.
+A batch that fails for good leaves a gap in the sequence, so the broker refuses later batches
+(OUT_OF_ORDER_SEQUENCE_NUMBER). Three cases are distinguished. If the broker refuses the **oldest** batch in flight, and
+there is a gap, neither this batch nor any later one was written. They are renumbered from 0 with the next producer
+epoch and sent again, without a risk of duplicates (each epoch has its own sequence in each partition). If the broker
+refuses a later batch, an earlier one has not arrived yet, and the batch is retried. If the broker refuses the oldest
+batch although there is no gap, the log has lost acknowledged records, and the batch fails with SequenceLost.
 
-In a transaction nothing is renumbered: epochs belong to the transaction's coordinator. A batch that fails for good
-fails the transaction, and the next one begins under a new identity with sequence 0.
+In a transaction, batches are never renumbered, because its coordinator controls the epochs. A batch that fails for good
+fails the transaction, and the next transaction has a new producer epoch and starts at sequence 0.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ PRODUCER_EPOCH_MAX = (1 << 15) - 1
 BATCH_BYTES_MIN = 1024
 SEQUENCE_MODULUS = 1 << 31
 NUMBER_STEP = 1 << 32
-"""Distance between the numbers of two batches, which leaves room for repeated halving."""
+"""The difference between the numbers of two consecutive batches. It leaves numbers for the halves of split batches."""
 
 
 class ProducerBatch:
-    """Records of one partition that are acknowledged or fail together. Its queue owns it until it is done."""
+    """Records of one partition that are acknowledged or fail together."""
 
     __slots__ = (
         "_builder",
@@ -83,23 +83,25 @@ class ProducerBatch:
         """(key, value, headers, timestamp_ms) -> size of the batch in bytes; 0: the record does not fit."""
         self.queue = queue
         self.halves: tuple[ProducerBatch, ProducerBatch] | None = None
-        """The halves that this batch was split into, or None. They have its records; it is done when both are done."""
+        """The two batches that this batch was split into; None if it was not split. The batch is done when both halves
+        are done.
+        """
         self._whole: ProducerBatch | None = None
         self._number_width = NUMBER_STEP
         self.number = number
-        """Grows within the queue, in the order of the records."""
+        """The position of the batch in its queue. Later batches have larger numbers."""
         self.created_ms = created_ms
         self.record_count = 0
         self.size_bytes = 0
         self.attempt = 0
-        """How often the batch was sent. A response to an earlier attempt does not count for this one."""
+        """How often the batch was sent. Responses to earlier attempts are ignored."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
         self.is_done = False
         self.error: OdradekError | None = None
         self.last_error: OdradekError | None = None
-        """The failure of the last attempt, for the message of a timeout."""
+        """The failure of the last attempt, for the message of a timeout; None if no attempt failed."""
         self.base_offset = -1
         self.log_append_time_ms = -1
 
@@ -109,14 +111,14 @@ class ProducerBatch:
         self._callbacks.append(callback)
 
     def number_as(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Set the producer id, producer epoch and base sequence number of the batch. -1 for all three clears them."""
+        """Set the producer id, producer epoch and base sequence number of the batch. -1 for all three removes them."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self._encoded = None
 
     def encode(self, compression: Compression, level: int | None) -> bytes:
-        """Return the encoded batch, which is encoded once and kept for retries."""
+        """Return the encoded batch. The result is cached for retries."""
         if self._encoded is None:
             self._encoded = self._builder.build(
                 compression=compression,
@@ -129,7 +131,9 @@ class ProducerBatch:
         return self._encoded
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the batch that now has record `index`, and its index there: this batch, or a half after splits."""
+        """Return the batch that has record `index` after splits (this batch, or a half of it), and the record's index
+        there.
+        """
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -140,9 +144,10 @@ class ProducerBatch:
         return batch, index
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Split into two batches of half the records each, which share its sequence numbers.
+        """Split the batch into two halves with half of the records each, and return them. The halves keep the sequence
+        numbers.
 
-        The batch has two records or more and was not written.
+        The batch must have at least two records, and must not have been written.
         """
         assert self.record_count > 1
         records = decode_batch(self._builder.build())
@@ -171,7 +176,7 @@ class ProducerBatch:
         return self.halves
 
     def finish(self, error: OdradekError | None) -> list[Callable[[], object]]:
-        """Mark the batch as done and free its bytes. Returns the callbacks, which the sender runs."""
+        """Mark the batch as done and free its memory. Return the callbacks, which the sender must run."""
         assert not self.is_done
         self.is_done = True
         self.error = error
@@ -189,14 +194,13 @@ class ProducerBatch:
 
 
 class PartitionQueue:
-    """The batches of one partition that are not done. Sans-IO; owned by the accumulator."""
+    """The batches of one partition that are not done. Sans-IO; the accumulator owns all queues."""
 
     __slots__ = (
         "_next_number",
         "batch_bytes_max",
         "failures",
-        "filling",
-        "hole_number",
+        "gap_number",
         "in_flight",
         "is_remembered",
         "is_settling",
@@ -205,6 +209,7 @@ class PartitionQueue:
         "name",
         "next_sequence",
         "not_before_ms",
+        "open_batch",
         "partition",
         "producer_epoch",
         "producer_id",
@@ -217,7 +222,7 @@ class PartitionQueue:
         self.is_transactional = is_transactional
         self.partition = partition
         self.name = TopicPartition(topic, partition)
-        self.filling: ProducerBatch | None = None
+        self.open_batch: ProducerBatch | None = None
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self.is_settling = False
@@ -227,52 +232,56 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.is_remembered = False
-        """Whether a batch was acknowledged under this producer id and epoch, so that the leader notices gaps."""
-        self.hole_number = -1
-        """Number of the last batch that failed after it was sent; -1 if none did since the last success."""
+        """Whether a batch was acknowledged with this producer id and epoch. If so, the leader notices gaps in the
+        sequence.
+        """
+        self.gap_number = -1
+        """The number of the last batch that failed after it was sent; -1 if no batch failed since the last success."""
         self.must_renumber = False
         self.batch_bytes_max = 1 << 31
-        """The size that the topic accepts, as learned from its refusals."""
+        """The largest batch that the topic accepts, derived from batches that were refused as too large."""
         self._next_number = 0
 
     def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Give the batches of the next transaction sequence numbers from 0, under this producer id and epoch."""
+        """Number the batches of the next transaction from 0, with this producer id and epoch."""
         assert self.is_empty, f"{self.name} has batches of an earlier transaction"
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.next_sequence = 0
         self.is_remembered = self.is_settling = self.must_renumber = False
-        self.hole_number = -1
+        self.gap_number = -1
         self.failures = self.not_before_ms = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether no batch is filling, waiting or in flight."""
-        return self.filling is None and not self.waiting and not self.in_flight
+        """Whether no batch is open, waiting or in flight."""
+        return self.open_batch is None and not self.waiting and not self.in_flight
 
     def open(self, now_ms: int, batch_bytes_max: int) -> ProducerBatch:
-        """Create a new batch, which is not the filling one yet."""
+        """Create a new batch. The caller makes it the open batch after a record was appended."""
         self._next_number += NUMBER_STEP
         bytes_max = min(batch_bytes_max, self.batch_bytes_max)
         return ProducerBatch(self, self._next_number, now_ms, bytes_max)
 
     def seal(self) -> None:
-        """Add no more records to the batch that is being filled, so that it can be sent."""
-        if self.filling is not None:
-            self.waiting.append(self.filling)
-            self.filling = None
+        """Close the open batch for further records, so that it can be sent."""
+        if self.open_batch is not None:
+            self.waiting.append(self.open_batch)
+            self.open_batch = None
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
         """Return whether no older batch is in flight or waiting."""
-        return not any(other.number < batch.number for other in (*self.in_flight, *self.waiting))
+        return not any(older.number < batch.number for older in (*self.in_flight, *self.waiting))
 
-    def take_back(self, batch: ProducerBatch) -> None:
-        """Move a batch from in flight back to waiting, at its place in the order."""
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Move a batch from in flight back to waiting, at its position in the order."""
         self.in_flight.remove(batch)
         self._insert(batch)
         self.is_settling = bool(self.in_flight)
 
     def split(self, batch: ProducerBatch) -> tuple[ProducerBatch, ProducerBatch]:
-        """Replace a batch in flight that is too large for the topic by two waiting halves. New batches are smaller."""
+        """Replace a batch in flight that is too large for the topic by two waiting halves. New batches will be smaller,
+        too.
+        """
         self.in_flight.remove(batch)
         self.batch_bytes_max = max(
             min(self.batch_bytes_max, batch.size_bytes // 2), BATCH_BYTES_MIN
@@ -290,9 +299,9 @@ class PartitionQueue:
         self.waiting.insert(place, batch)
 
     def drop(self, batch: ProducerBatch) -> None:
-        """Remove a batch that was acknowledged or has finally failed."""
-        if batch is self.filling:
-            self.filling = None
+        """Remove a batch that was acknowledged or has failed for good."""
+        if batch is self.open_batch:
+            self.open_batch = None
         elif batch in self.in_flight:
             self.in_flight.remove(batch)
             if not self.in_flight:
@@ -301,10 +310,10 @@ class PartitionQueue:
             self.waiting.remove(batch)
 
     def may_number(self, producer_id: int) -> bool:
-        """Return whether the next batch can get its sequence numbers now; if not, batches in flight must be done first.
+        """Return whether the next batch can get its sequence numbers now. If not, batches in flight must be done first.
 
-        A queue switches to a new producer id only when none of its batches has numbers of the old one,
-        because such a batch may have been written.
+        The queue changes to a new producer id only when no batch has sequence numbers of the old producer id, because
+        such a batch may have been written.
         """
         if self.must_renumber:
             return not self.in_flight and not (
@@ -326,7 +335,7 @@ class PartitionQueue:
             for waiting in self.waiting:
                 waiting.number_as(-1, -1, -1)
             self.must_renumber = self.is_remembered = False
-            self.hole_number = -1
+            self.gap_number = -1
             if self.producer_epoch < PRODUCER_EPOCH_MAX:
                 self.producer_epoch += 1
             self.next_sequence = 0

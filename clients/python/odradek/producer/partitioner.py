@@ -1,9 +1,9 @@
 """The choice of a partition for a record.
 
-A record with a key goes to the partition that Kafka's murmur2 hash gives, as with Kafka's own clients, so clients in
-all languages agree. Records without a key go to one partition until its batch is sent, then to the next one, so that
-batches fill up and partitions get equal shares. Partitions without a leader are skipped, but only for records without a
-key; a record with a key waits for the leader of its partition.
+A record with a key goes to the partition that Kafka's murmur2 hash of the key determines, as in Kafka's own clients.
+Records without a key go to one partition until its batch is sent, then to the next partition, so that batches are
+filled and partitions get equal shares. Partitions without a leader are skipped for records without a key. A record with
+a key waits for the leader of its partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Partitioner: TypeAlias = Callable[[bytes, int], int]
 
 
 class TopicQueues:
-    """The queues of the partitions of one topic, and the queue that gets the next records without a key."""
+    """The queues of the partitions of one topic. `sticky` is the queue for the next records without a key."""
 
     __slots__ = ("_available", "_partitioner", "_turn", "queues", "sticky", "topic")
 
@@ -44,18 +44,20 @@ class TopicQueues:
         self.queues.extend(queues)
 
     def set_available(self, partitions: Sequence[int]) -> None:
-        """Set the partitions that have a leader. If none has one, all are used, and their records wait."""
+        """Set the partitions that have a leader. If `partitions` is empty, all partitions are used, and their records
+        wait.
+        """
         self._available = [self.queues[p] for p in partitions] or list(self.queues)
 
     def next_sticky(self) -> PartitionQueue:
-        """Choose the next partition for records without a key."""
+        """Choose the next partition for records without a key, and return its queue."""
         self._turn += 1
         self.sticky = self._available[self._turn % len(self._available)]
         return self.sticky
 
     def of_key(self, key: bytes) -> PartitionQueue:
-        """Return the queue of the partition of a key. Raises ValueError if the partitioner returns a partition that
-        does not exist.
+        """Return the queue of a key's partition. Raises ValueError if the partitioner returns a partition that does not
+        exist.
         """
         partition = self._partitioner(key, len(self.queues))
         if not 0 <= partition < len(self.queues):

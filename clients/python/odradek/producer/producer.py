@@ -35,7 +35,7 @@ from odradek_protocol.rpc.v1.transaction_service_pb2 import ProducerIdentity
 CLOSE_S_MAX = 30.0
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_YIELD_EVERY = 500  # records after which other tasks get a turn
+_YIELD_EVERY = 500  # After this many records, `send` lets other tasks run.
 
 
 class ProducerArguments(TypedDict, total=False):
@@ -65,10 +65,10 @@ class ProducerArguments(TypedDict, total=False):
 
 
 class Producer:
-    """Sends records to topics. Create it by `async with Producer("host:9090") as producer:` or `client.producer()`.
+    """Sends records to topics. Create it with `async with Producer("host:9090") as producer:` or `client.producer()`.
 
-    It belongs to the event loop of its first use. By default, each record is written exactly once, and the records of a
-    partition are written in the order in which they were sent; see `ProducerOptions`.
+    A producer can only be used on the event loop of its first use. By default, each record is written exactly once, and
+    the records of a partition are written in the order in which they were sent; see `ProducerOptions`.
     """
 
     def __init__(
@@ -132,15 +132,17 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of records that are not acknowledged yet."""
+        """The size in bytes of the records that are not acknowledged yet."""
         return self._accumulator.buffered_bytes
 
     def explain_waiting(self) -> str:
-        """Return, in words, why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
-        undone = self._accumulator.undone()
-        if not undone:
+        """Return, in words for a user, why the oldest records are not acknowledged yet. The result is "" if all records
+        are acknowledged.
+        """
+        pending = self._accumulator.pending_batches()
+        if not pending:
             return ""
-        oldest = min(undone, key=lambda batch: batch.created_ms)
+        oldest = min(pending, key=lambda batch: batch.created_ms)
         reason = oldest.last_error
         if reason is not None:
             return str(reason)
@@ -148,8 +150,8 @@ class Producer:
             return str(self._cluster.unavailable(None))
         name = oldest.queue.name
         if self._cluster.cache.leader_endpoint(name) is None:
-            return f"{name} has no leader; `odradek why {name.topic}/{name.partition}` explains it"
-        return f"{name}: its leader has not acknowledged yet"
+            return f"{name} has no leader: `odradek why {name.topic}/{name.partition}` explains why"
+        return f"the leader of {name} has not responded yet"
 
     async def send(
         self,
@@ -162,10 +164,10 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> DeliveryFuture:
         """Put one record into the buffer, and return a future for its acknowledgement. The call waits only for buffer
-        space, and for the metadata of a topic at its first use.
+        space, and at the first use of a topic for its metadata.
 
-        You may `await` the future, keep it, or drop it. The producer logs the failure of a record if nothing waits for
-        its future.
+        You may `await` the future, keep it, or drop it. If a record fails and nobody awaits its future, the failure is
+        logged.
 
         Raises:
             UnknownTopic, BrokersUnavailable: the partitions of the topic are not known.
@@ -188,7 +190,7 @@ class Producer:
                 queue = topic_queues.of_key(key)
             else:
                 queue = topic_queues.sticky
-                filling = queue.filling
+                filling = queue.open_batch
                 if filling is None or filling.size_bytes >= self._sticky_bytes:
                     if filling is not None:
                         queue.seal()
@@ -210,8 +212,8 @@ class Producer:
         except (TypeError, ValueError) as error:
             raise SerializationFailed(
                 f"a record for {topic!r} cannot be encoded: {error}",
-                hint="pass key and value as bytes, or as objects that the producer's serializers take"
-                " (odradek.serializers), headers as pairs of text and bytes, and times as whole ms",
+                hint="pass key and value as bytes, or as objects that the producer's serializers accept"
+                " (odradek.serializers), headers as pairs of str and bytes, and timestamps as integers in ms",
             ) from error
         future = DeliveryFuture(batch, batch.record_count - 1)
         self._sent_since_yield += 1
@@ -234,7 +236,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait for its acknowledgement. Raises what `send` and its future raise."""
+        """Send one record and wait for its acknowledgement. Raises the errors of `send` and of its future."""
         future = await self.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
@@ -243,10 +245,10 @@ class Producer:
     async def send_many(
         self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
     ) -> Deliveries:
-        """Send several values in order, with the same key and partition if given. Returns their futures.
+        """Send several values in order, with the same key and partition if they are given. Return the futures.
 
-        Values without a key cost a fraction of one `send` for each. Raises what `send` raises for the first value that
-        cannot be sent; those before it are sent.
+        Values without a key cost much less than separate calls of `send`. If a value cannot be sent, the errors of
+        `send` are raised; the values before it are sent.
         """
         deliveries = Deliveries()
         await self._send_into(deliveries, topic, values, key=key, partition=partition)
@@ -261,7 +263,9 @@ class Producer:
         key: Any = None,
         partition: int | None = None,
     ) -> None:
-        """Do what `send_many` does. If it raises, or is cancelled, `deliveries` has the records that were sent."""
+        """Send values like `send_many`, and add their futures to `deliveries`. If the call raises or is cancelled,
+        `deliveries` has the futures of the records that were sent.
+        """
         transactions = self._transactions
         transaction = None if transactions is None else transactions.open
         if key is not None or self._value_serializer is not None:
@@ -278,7 +282,7 @@ class Producer:
                 transactions.require_open(transaction)
             sent = await self.send(topic, values[len(deliveries)], partition=partition)
             batch, count = sent._batch, 1
-            if batch.queue.filling is batch:  # nothing sealed it while `send` gave others a turn
+            if batch.queue.open_batch is batch:  # No other task sealed it during `send`.
                 count += self._accumulator.extend(
                     batch,
                     values,
@@ -291,9 +295,9 @@ class Producer:
     def transaction(self) -> Transaction:
         """Create a transaction, for `async with producer.transaction() as transaction:`.
 
-        Consumers with isolation_level="read_committed" see either all records that are sent in the block, to whatever
-        partitions, or none of them. The end of the block commits the transaction; an exception in the block aborts it.
-        A producer has one transaction at a time.
+        All records that are sent in the block belong to the transaction. Consumers with
+        isolation_level="read_committed" see either all of them, in all partitions, or none. The end of the block
+        commits the transaction; an exception in the block aborts it. A producer can have one open transaction.
 
         Raises:
             InvalidRequest: the producer has no `transactional_id`.
@@ -303,33 +307,35 @@ class Producer:
     async def run_transaction(
         self, work: Callable[[Transaction], Awaitable[T]], *, attempts: int = 5
     ) -> T:
-        """Run `work(transaction)` in a transaction, and return its result. If the transaction is aborted, run it again,
-        `attempts` times in all.
+        """Run `work(transaction)` in a transaction, and return its result. If the transaction is aborted, run `work`
+        again in a new transaction, up to `attempts` times in total.
 
         Raises:
             TransactionAborted: the last attempt was aborted, too.
-            OdradekError: the producer is unusable, or `work` raised it.
+            OdradekError: the producer can no longer be used, or `work` raised this error.
         """
         return await run_transaction(self.transaction, work, attempts=attempts)
 
     async def init(self) -> None:
         """Fence older producers with this transactional id, and abort their open transaction.
 
-        The first transaction does the same, so a call of this method is optional.
+        The first transaction does the same, so this call is optional.
         """
         self._require_open()
         await self._require_transactions().init()
 
     def begin_staged(self, transactional_id: str, identity: ProducerIdentity) -> None:
-        """Send all further records in the transaction of a staged write's task. Only `StagedWrites` calls this."""
+        """Send all further records in the transaction of a task of a staged write. Only `StagedWrites` calls this
+        method.
+        """
         self._require_open()
         self._require_transactions().adopt(transactional_id, identity)
 
     async def finish_staged(self) -> None:
-        """Wait until all records of the task are acknowledged. Only `StagedTask` calls this.
+        """Wait until all records of the task are acknowledged. Only `StagedTask` calls this method.
 
         Raises:
-            OdradekError: a record failed; this is the error of the first one. The producer must then be closed.
+            OdradekError: the error of the first record that failed. The producer must then be closed.
         """
         await self._require_transactions().finish()
 
@@ -342,9 +348,9 @@ class Producer:
         return self._transactions
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent before this call is acknowledged or failed.
+        """Wait until every record that was sent before this call is acknowledged or has failed.
 
-        The call does not raise the errors of records that failed; their futures do.
+        The errors of failed records are raised by their futures, not by this call.
 
         Raises:
             FlushTimedOut: some records were neither acknowledged nor failed after `timeout_s`. The producer continues
@@ -352,22 +358,23 @@ class Producer:
         """
         if self._accumulator.release_all(monotonic_ms()):
             self._sender.kick()
-        undone = set(self._accumulator.undone())
+        pending = set(self._accumulator.pending_batches())
         try:
             async with asyncio.timeout(timeout_s):
-                while undone := {batch for batch in undone if not batch.is_done}:
+                while pending := {batch for batch in pending if not batch.is_done}:
                     await self._sender.progress()
         except TimeoutError:
-            undone = {batch for batch in undone if not batch.is_done}
+            pending = {batch for batch in pending if not batch.is_done}
             raise FlushTimedOut(
-                f"{sum(b.record_count for b in undone)} records in {len(undone)} batches were"
-                f" still unacknowledged after {timeout_s} s{_cause(undone)}"
+                f"{sum(b.record_count for b in pending)} records in {len(pending)} batches were"
+                f" still unacknowledged after {timeout_s} s{_cause(pending)}"
             ) from None
 
     async def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Send the buffered records for at most `timeout_s`, and fail the rest with ClientClosed. May be called twice.
+        """Send the buffered records for at most `timeout_s` seconds; records that are not acknowledged by then fail
+        with ClientClosed. May be called twice.
 
-        The call returns in time even if no broker responds.
+        An open transaction is aborted instead. The call returns in time even if no broker responds.
         """
         if self._is_closed:
             return
@@ -387,7 +394,7 @@ class Producer:
                 await self._cluster.close()
 
     async def _abort_open(self, transactions: ProducerTransactions, timeout_s: float) -> None:
-        """Abort an open transaction, so that readers need not wait for its time-out."""
+        """Abort an open transaction, so that read_committed consumers need not wait for its timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await transactions.close()
@@ -399,7 +406,6 @@ class Producer:
             )
 
     async def partitions_for(self, topic: str) -> int:
-        """Return the number of partitions of a topic."""
         topic_queues = self._topics.get(topic)
         if topic_queues is None or self._is_closed:
             topic_queues = await self._open_topic(topic)
@@ -436,7 +442,7 @@ class Producer:
     async def _explicit(self, topic_queues: TopicQueues, partition: int) -> PartitionQueue:
         if partition < 0:
             raise ValueError(
-                f"partition {partition} is negative; leave the argument out to have a partition chosen"
+                f"partition {partition} is negative; omit the argument to let the producer choose a partition"
             )
         if partition >= len(topic_queues.queues):
             await self._cluster.topic(
@@ -445,7 +451,7 @@ class Producer:
             self._require_open()
             if topic_queues is not self._topics.get(
                 topic_queues.topic
-            ):  # the topic was deleted and created again meanwhile
+            ):  # During the wait, the topic was deleted and created again.
                 topic_queues = await self._open_topic(topic_queues.topic)
             self._update_lanes(topic_queues.topic)
         return topic_queues.queues[partition]
@@ -467,7 +473,7 @@ class Producer:
                     await self._sender.progress()
                     if self._is_closed:
                         raise ClientClosed(
-                            "the producer was closed while a record waited for space"
+                            "the producer was closed while a record waited for buffer space"
                         )
                     if self._transactions is not None:
                         self._transactions.require_open(transaction)
@@ -477,10 +483,10 @@ class Producer:
                     if batch is not None:
                         return batch
         except TimeoutError:
-            undone = set(self._accumulator.undone())
+            pending = set(self._accumulator.pending_batches())
             raise BufferFull(
-                f"no space for a record for {queue.name} within {timeout_s} s:"
-                f" {self._accumulator.buffered_bytes} bytes are unacknowledged{_cause(undone)}"
+                f"the buffer had no space for a record for {queue.name} within {timeout_s} s:"
+                f" {self._accumulator.buffered_bytes} bytes are unacknowledged{_cause(pending)}"
             ) from None
 
     def _on_change(self, change: Change) -> None:
@@ -496,7 +502,7 @@ class Producer:
         topic_queues = self._topics[topic]
         if len(topic_info.partitions) < len(
             topic_queues.queues
-        ):  # the topic was deleted and created again with fewer partitions
+        ):  # The topic was deleted, and created again with fewer partitions.
             del self._topics[topic]
             return
         topic_queues.extend(

@@ -1,11 +1,12 @@
-"""The I/O of the producer: it sends the accumulator's batches to the partition leaders and passes their responses on.
+"""The I/O of the producer: sends the accumulator's batches to the leaders of their partitions, and passes the responses
+to the accumulator.
 
-A `ProduceStream` is a bidirectional stream to one broker. All partitions that the broker leads share it, several per
-message; unanswered bytes and requests are bounded. When the stream breaks, all unanswered batches return to the
-accumulator at once.
+A `ProduceStream` is a bidirectional gRPC stream to one broker, for all partitions that the broker leads. One message
+may have batches of several partitions. The number and the bytes of requests without a response are limited. When the
+stream breaks, all batches without a response go back to the accumulator.
 
-`Sender.pump` is the only place that sends. It runs on the loop, never waits, and is called (through `kick`) whenever
-something may have become ready: records or a response arrived, a leader moved, time passed.
+Only `Sender.pump` sends. It runs on the event loop without waiting, and is scheduled by `kick` whenever a batch may
+have become ready: after a record or a response arrived, a leader changed, or time passed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ OnBroken = Callable[["ProduceStream", list["SentRequest"], OdradekError], None]
 
 @dataclass(slots=True)
 class SentRequest:
-    """Batches that were sent together, each with the number of its attempt."""
+    """The batches of one request, each with the number of its attempt."""
 
     request_id: int
     batches: list[tuple[ProducerBatch, int]]
@@ -65,7 +66,7 @@ class SentRequest:
 
 
 class ProduceStream:
-    """One stream to one broker. It belongs to the producer's loop; cancelling `run`, its only task, ends it."""
+    """One stream to one broker. `run` is its only task; cancelling the task ends the stream."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ProduceStream:
         self._acks = acks
         self._timeout_ms = timeout_ms
         self.transactional_id = transactional_id
-        """The transactional id that the next requests have."""
+        """The transactional id for the next requests; "" if the producer has none."""
         self._on_response = on_response
         self._on_broken = on_broken
         self._outgoing: asyncio.Queue[tuple[SentRequest, pb.ProduceRequest]] = asyncio.Queue(
@@ -97,7 +98,7 @@ class ProduceStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all requests are answered."""
+        """Whether every request has got its response."""
         return not self._unanswered
 
     @property
@@ -110,13 +111,13 @@ class ProduceStream:
         )
 
     def oldest_sent_ms(self) -> int | None:
-        """Return the time when the oldest unanswered request was submitted; None if all are answered."""
+        """Return when the oldest request without a response was submitted; None if there is no such request."""
         for request in self._unanswered.values():
             return request.sent_ms
         return None
 
     def submit(self, batches: list[tuple[ProducerBatch, bytes]], now_ms: int) -> None:
-        """Queue one request without waiting; `can_take` must be true."""
+        """Queue one request without waiting. The caller must have checked `can_take`."""
         assert self.can_take
         self._next_request_id += 1
         message = pb.ProduceRequest(
@@ -139,7 +140,7 @@ class ProduceStream:
         self._outgoing.put_nowait((request, message))
 
     def stop(self, reason: OdradekError) -> None:
-        """Break the stream. Its unanswered batches return to the accumulator with this reason."""
+        """Break the stream with this error. Batches without a response go back to the accumulator."""
         if self._stop_reason is None:
             self._stop_reason = reason
             self._stopping.set()
@@ -165,7 +166,7 @@ class ProduceStream:
                 request = self._unanswered.get(response.request_id)
                 if request is not None:
                     self._settle(request, response)
-            raise BrokerUnreachable(self.endpoint, "it ended the produce stream")
+            raise BrokerUnreachable(self.endpoint, "the broker ended the produce stream")
 
         workers = {
             asyncio.create_task(write(), name=f"produce to {self.endpoint}: write"),
@@ -189,7 +190,7 @@ class ProduceStream:
             self._break(error or BrokerUnreachable(self.endpoint, "the producer closed"))
 
     def _break(self, error: OdradekError) -> None:
-        """Return the unanswered batches to the accumulator."""
+        """Return the batches without a response to the accumulator."""
         requests = list(self._unanswered.values())
         self._unanswered.clear()
         self._stop_reason = self._stop_reason or error
@@ -205,7 +206,7 @@ class ProduceStream:
 
 
 def monotonic_ms() -> int:
-    """Return the monotonic clock in ms, which all timeouts of the producer use."""
+    """Return the time of the monotonic clock in ms. All timeouts of the producer use it."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -216,7 +217,7 @@ class Sender:
         self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions
     ) -> None:
         self.wall_offset_ms = time.time_ns() // 1_000_000 - monotonic_ms()
-        """Wall clock minus monotonic clock, as of the last pump."""
+        """Wall clock minus monotonic clock in ms, at the last call of `pump`."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
@@ -232,12 +233,12 @@ class Sender:
         self._is_closed = False
 
     def start(self) -> None:
-        """Watch for leaders that move, and for the end of the event loop."""
+        """Subscribe to leader changes, and start the task that watches for the end of the event loop."""
         self._cluster.subscribe(self._on_change)
         self._tasks.start(self._log_loss_at_loop_end(), "watch for the loop's end")
 
     async def close(self, reason: OdradekError) -> None:
-        """Stop at once; batches that are not done fail with `reason`."""
+        """Stop without sending anything more. Batches that are not done fail with `reason`."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -250,7 +251,7 @@ class Sender:
         await self._tasks.stop()
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
-        """Return the queue of a partition, which is created at its first use."""
+        """Return the queue of a partition. The queue is created at its first use."""
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[topic, partition] = PartitionQueue(
@@ -261,7 +262,7 @@ class Sender:
     def begin_transaction(
         self, transactional_id: str, producer_id: int, producer_epoch: int
     ) -> None:
-        """Send the next records with this transactional id, producer id and producer epoch."""
+        """Use this transactional id, producer id and producer epoch for the next records."""
         self._transactional_id = transactional_id
         for stream in self._streams.values():
             stream.transactional_id = transactional_id
@@ -270,30 +271,30 @@ class Sender:
             queue.begin_transaction(producer_id, producer_epoch)
 
     def drop_all(self, reason: OdradekError) -> None:
-        """Fail all records of a transaction that is aborted, without logging them."""
+        """Fail all records of an aborted transaction, without logging them."""
         callbacks = self._accumulator.fail_all(lambda _: reason)
-        self._accumulator.unheard.clear()
+        self._accumulator.unreported.clear()
         self._run(callbacks)
         self._signal_progress()
 
     def kick(self) -> None:
-        """Schedule a call of `pump`, which sends ready batches. Raises WrongLoop."""
+        """Schedule a call of `pump`, which sends the batches that are ready. Raises WrongLoop."""
         if self._pump_handle is None and not self._is_closed:
             self._cluster.require_own_loop()
             self._pump_handle = asyncio.get_running_loop().call_soon(self.pump)
 
     async def progress(self) -> None:
-        """Wait until a batch is done."""
+        """Wait until the next batch is acknowledged or fails."""
         await self._progress.wait()
 
     def pump(self) -> None:
-        """Send ready batches, and arrange the next call for the time when more are ready."""
+        """Send the batches that are ready, and schedule the next call for the time when more become ready."""
         self._pump_handle = None
         if self._is_closed:
             return
         if self._cluster.state is LinkState.CLOSED:
-            deleted = ClientClosed("the client was closed before this record was acknowledged")
-            self._run(self._accumulator.fail_all(lambda _: deleted))
+            closed = ClientClosed("the client was closed before this record was acknowledged")
+            self._run(self._accumulator.fail_all(lambda _: closed))
             self._signal_progress()
             return
         now_ms = monotonic_ms()
@@ -311,15 +312,15 @@ class Sender:
         self._signal_progress()
 
     async def _log_loss_at_loop_end(self) -> None:
-        """Wait for `asyncio.run` to cancel all tasks at its end, and log the loss of buffered records.
+        """Wait until `asyncio.run` cancels all tasks at its end, and log the loss of buffered records.
 
-        Nothing can be sent then. Without this method, a program that does not close its producer would lose buffered
-        records silently.
+        Records can no longer be sent at that time. Without this method, a program that does not close its producer
+        would lose buffered records without a message.
         """
         try:
             await asyncio.Event().wait()
         finally:
-            records = sum(batch.record_count for batch in self._accumulator.undone())
+            records = sum(batch.record_count for batch in self._accumulator.pending_batches())
             if records and not self._is_closed:
                 _log.error(
                     "%d records were not acknowledged when the event loop ended; use the producer in an"
@@ -337,7 +338,7 @@ class Sender:
                 by_endpoint.setdefault(leader[1], []).append(queue)
             elif cache.partition(queue.name) is not None:
                 leaderless = True
-            else:  # its records were sent between the deletion and the change of the producer's partitions
+            else:  # The topic was deleted, but `send` accepted records before the producer noticed.
                 self._fail_deleted(queue)
         return by_endpoint, leaderless
 
@@ -404,18 +405,20 @@ class Sender:
 
     def _on_response(self, request: SentRequest, response: pb.ProduceResponse) -> None:
         now_ms = monotonic_ms()
-        results = list(response.partitions)
+        results_of_partitions = list(response.partitions)
         if self._options.acks_number == 0:
-            results = [pb.ProducePartitionResult(base_offset=-1) for _ in request.batches]
-        if len(results) != len(request.batches):
+            results_of_partitions = [
+                pb.ProducePartitionResult(base_offset=-1) for _ in request.batches
+            ]
+        if len(results_of_partitions) != len(request.batches):
             error = OdradekError(
-                f"a broker's response has results for {len(results)} of {len(request.batches)} partitions"
+                f"a broker's response has results for {len(results_of_partitions)} of {len(request.batches)} partitions"
             )
             for batch, attempt in request.batches:
                 self._accumulator.lost(batch, attempt, error, now_ms, random.random())
             self.kick()
             return
-        for (batch, attempt), result in zip(request.batches, results, strict=True):
+        for (batch, attempt), result in zip(request.batches, results_of_partitions, strict=True):
             code = result.error_code
             callbacks = self._accumulator.responded(
                 batch,
@@ -475,14 +478,13 @@ class Sender:
             self.kick()
 
     def _run(self, callbacks: Callbacks) -> None:
-        """Run delivery callbacks of the program; their exceptions go to the event loop's exception handler.
-
-        Failures of records that no future waits for are logged.
+        """Run callbacks of the program, and log failed records whose futures nobody awaits. Exceptions of callbacks go
+        to the event loop's exception handler.
         """
         for callback in callbacks:
             _guarded(callback)
-        unheard, self._accumulator.unheard = self._accumulator.unheard, []
-        for batch in unheard:
+        unreported, self._accumulator.unreported = self._accumulator.unreported, []
+        for batch in unreported:
             _log.warning(
                 "Failed to write %d records to %s: %s",
                 batch.record_count,
@@ -506,7 +508,7 @@ class Sender:
             q.is_epoch_used_up and q.producer_id == accumulator.producer_id
             for q in accumulator.pending
         )
-        if is_needed and self._id_task is None and accumulator.undone_batches:
+        if is_needed and self._id_task is None and accumulator.pending_count:
             self._id_task = self._tasks.start(self._get_producer_id(), "get a producer id")
         return accumulator.producer_id >= 0
 
@@ -536,7 +538,7 @@ class Sender:
                 await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
         finally:
             self._id_task = None
-            with contextlib.suppress(RuntimeError):  # the loop is closing
+            with contextlib.suppress(RuntimeError):  # The event loop is closing.
                 self.kick()
 
 

@@ -1,20 +1,19 @@
-"""Staged writes: the tasks of one step write in several processes, and their records are committed all together or
-not at all.
+"""Staged writes: several processes write the records of one step, and all of these records are committed, or none.
 
-    writes = client.staged_writes("sales")                       in every process
-    async with await writes.open(step=7, name="task-3") as task:   in each task; the name is that of the attempt
+    writes = client.staged_writes("sales")                         in every process
+    async with await writes.open(step=7, name="task-3") as task:   in each task; each attempt has its own name
         await task.send("totals", value, key=key)
-        prepared = await task.prepare()                          goes to the driver, which may be another process
-    await writes.complete(7, [prepared, ...])                    in the driver
+        prepared = await task.prepare()                            sent to the driver, which may be another process
+    await writes.complete(7, [prepared, ...])                      in the driver
 
-Steps are numbered and rise. `complete` commits the listed tasks and aborts all others of the query up to that step,
-in one decision. It may be repeated, by another process too: a step that is complete stays as it is. So a driver that
-does not know the outcome of a step writes and completes it again, and `open` reports early if nothing needs to be
-written. Readers with isolation_level="read_committed" see each step once.
+Step numbers increase. `complete` commits the given tasks and aborts all other tasks of the query up to that step, in
+one atomic decision. It may be repeated, also by another process: a step that is complete does not change. So a driver
+that does not know the outcome of a step runs the step again, and `open` returns None if the step is already complete.
+Consumers with isolation_level="read_committed" see each step exactly once.
 
-A task that its client does not renew within the cluster's lease (`transaction.staged.lease.ms`) is aborted. Once it is
-prepared it waits longer for its step: for `prepared_timeout_ms` after the last request for any task of the step. This
-client renews the tasks that it opened in the background, until they are aborted or their step is decided.
+A task is aborted if its client does not renew its lease in time (`transaction.staged.lease.ms`). A prepared task may
+wait longer for its step: `prepared_timeout_ms` after the last request for any task of the step. In the background, this
+client renews the tasks that it opened, until they are aborted or their step is decided.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class StagedTask:
         self.step = step
         self.member = member
         self.failure: OdradekError | None = None
-        """The error of every further call, once this process has learned that the cluster aborted the task."""
+        """Set when this process learns that the cluster aborted the task. Every further call raises this error."""
         self._writes = writes
         self._producer: Producer | None = producer
 
@@ -106,7 +105,7 @@ class StagedTask:
 
     @property
     def is_open(self) -> bool:
-        """Whether the task was neither prepared nor aborted."""
+        """Whether the task is neither prepared nor aborted."""
         return self._producer is not None
 
     def send(
@@ -122,7 +121,7 @@ class StagedTask:
         """Put one record into the buffer, as `Producer.send` does: `await task.send(...)`.
 
         Raises:
-            TransactionAborted: the cluster aborted this task, because its lease ended or its step was completed.
+            TransactionAborted: the cluster aborted this task, because its lease expired or its step was completed.
         """
         return self._open_producer().send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
@@ -133,7 +132,7 @@ class StagedTask:
         `StagedWrites.complete`, which commits the records.
 
         Raises:
-            TransactionAborted: a record failed, or the cluster aborted this task; none of its records take effect.
+            TransactionAborted: a record failed, or the cluster aborted this task. None of its records takes effect.
         """
         producer = self._open_producer()
         try:
@@ -158,8 +157,8 @@ class StagedTask:
         )
 
     async def abort(self) -> None:
-        """Abort the task, so that its records do not take effect. If the cluster cannot be reached, it aborts the task
-        when the lease ends.
+        """Abort the task, so that none of its records takes effect. If the cluster cannot be reached, it aborts the
+        task when the lease expires.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -174,7 +173,9 @@ class StagedTask:
 
 
 class StagedWrites:
-    """The staged writes of one query: `client.staged_writes(query)`. Close the object, or use it in `async with`."""
+    """The staged writes of one query. Create it with `client.staged_writes(query)`, and close it or use it in `async
+    with`.
+    """
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class StagedWrites:
             )
         if prepared_timeout_ms is not None and prepared_timeout_ms < 1:
             raise InvalidRequest(
-                f"prepared_timeout_ms is {prepared_timeout_ms}, and must be positive"
+                f"prepared_timeout_ms is {prepared_timeout_ms}, but must be positive"
             )
         self.query = query
         self._prepared_timeout_ms = prepared_timeout_ms or 0
@@ -218,17 +219,17 @@ class StagedWrites:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is open in this process."""
+        """Whether this process has no open or prepared task."""
         return not self._open and not self._prepared
 
     def _new_producer(self) -> Producer:
         return Producer(cluster=self._cluster, **self._arguments)
 
     async def open(self, step: int, name: str) -> StagedTask | None:
-        """Begin to write as one attempt of a task. Returns None if the step is complete already, so that nothing needs
-        to be written.
+        """Begin one attempt of a task. Return None if the step is already complete, so that nothing needs to be
+        written.
 
-        `name` identifies the attempt; each attempt of a step needs a name of its own.
+        `name` identifies the attempt. Each attempt in a step needs a different name.
 
         Raises:
             UnsupportedOperation: the cluster does not support transactions.
@@ -253,7 +254,8 @@ class StagedWrites:
         producer.begin_staged(member.transactional_id, member.identity)
         task = StagedTask(self, step, member, producer)
         self._open[member.transactional_id] = task
-        # The cluster gives a transactional id to another task only after the step of the earlier one is decided.
+        # The cluster reuses a transactional id only after the step of its last task is decided, so that task needs no
+        # renewals.
         self._prepared.pop(member.transactional_id, None)
         if not self._is_renewing:
             self._is_renewing = True
@@ -265,17 +267,16 @@ class StagedWrites:
     async def complete(
         self, step: int, tasks: Iterable[PreparedTask], *, is_final: bool = False
     ) -> bool:
-        """Complete a step: commit these tasks, and abort all other tasks of this step and of earlier ones. Returns
-        False if the step was complete before.
+        """Complete a step: commit these tasks, and abort all other tasks of this step and of earlier steps. Return
+        False if the step was already complete.
 
-        After an error other than TransactionAborted it is not known whether the step is complete; call the method
-        again.
+        After an error other than TransactionAborted, it is unknown whether the step is complete; call the method again.
 
         Args:
-            is_final: The query has no further step, so the cluster need not remember its steps for long.
+            is_final: The query has no further step, so the cluster can soon delete its record of the query's steps.
 
         Raises:
-            TransactionAborted: a task is no longer prepared; none of the step's records take effect.
+            TransactionAborted: a task is no longer prepared. None of the step's records takes effect.
         """
         subject = f"completing step {step} of {self.query!r}"
         request = pb.CompleteStepRequest(query=self.query, step=step, is_final=is_final)
@@ -290,7 +291,7 @@ class StagedWrites:
         return not response.was_completed
 
     async def abort(self, tasks: Iterable[PreparedTask]) -> None:
-        """Abort these tasks and no others. Tasks that are already committed or aborted stay as they are."""
+        """Abort only these tasks. Tasks that are already committed or aborted are not changed."""
         request = pb.AbortStagedRequest(query=self.query, members=map(_member, tasks))
         await self._call(ABORT_STAGED, request, f"aborting tasks of {self.query!r}")
         self._forget(request.members)
@@ -298,7 +299,7 @@ class StagedWrites:
     async def abort_step(self, step: int) -> None:
         """Abort all tasks of a step, including those of other processes, unless the step is complete.
 
-        A task that is opened later can still write, so stop the tasks first.
+        Stop the tasks before this call, because a task that is opened later can still write.
         """
         subject = f"aborting step {step} of {self.query!r}"
         described = await self._call(
@@ -340,7 +341,7 @@ class StagedWrites:
                 if number:
                     cause = error_of(number, f"the lease of a task of step {task.step}")
                     task.failure = TransactionAborted(
-                        f"the cluster aborted a task of step {task.step} of {self.query!r}: its lease ended, or"
+                        f"the cluster aborted a task of step {task.step} of {self.query!r}: its lease expired, or"
                         " its step was decided",
                         code=cause.code,
                     )
@@ -368,7 +369,7 @@ class StagedWrites:
 
     async def _give_up(self, task: StagedTask, producer: Producer) -> None:
         self._open.pop(task.member.transactional_id, None)
-        # Records may be on their way under this identity, so no later task uses this producer.
+        # Records of this task may still arrive at brokers, so no other task may use this producer's id and epoch.
         await producer.close(_CLOSE_S_MAX)
         if task.failure is not None:
             return
@@ -377,7 +378,7 @@ class StagedWrites:
             await self._call(ABORT_STAGED, request, "aborting a task", timeout_s=_CLOSE_S_MAX)
         except OdradekError as error:
             _log.warning(
-                "Failed to abort the writes of a task; the broker aborts them when the task's lease ends: %s",
+                "Failed to abort the writes of a task; the cluster aborts them when the task's lease expires: %s",
                 error,
             )
 
@@ -398,9 +399,9 @@ class StagedWrites:
         message: str = getattr(response, "error_message", "")
         if code is ErrorCode.UNSUPPORTED_VERSION:
             raise UnsupportedOperation(
-                f"{subject}: the cluster has no transactions yet",
+                f"{subject}: transactions are not enabled in the cluster",
                 code=code,
-                hint="upgrade all brokers, then `odradek feature set transaction.version 2`",
+                hint="upgrade all brokers, then run `odradek feature set transaction.version 2`",
             )
         if code is ErrorCode.TRANSACTION_ABORTABLE:
             raise TransactionAborted(

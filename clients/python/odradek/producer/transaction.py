@@ -1,14 +1,14 @@
-"""Transactions of one producer: records of several partitions and offsets of groups that are committed together or
+"""Transactions of one producer: records in several partitions, and offsets of groups, that are committed together or
 not at all.
 
-The transaction's coordinator gives out identities (producer id and epoch), one for each transaction. The producer
-asks for the first one (`InitProducer`), which fences older producers of the same transactional id; the response to
-each end of a transaction has the next one. A repeated request gets the decision of the first one, so the request that
-ends a transaction is repeated until the coordinator responds.
+The transaction coordinator assigns a producer id and epoch (the *identity*) to each transaction. The producer requests
+the first identity with `InitProducer`, which fences older producers with the same transactional id. The response to
+each end of a transaction contains the next identity. The request that ends a transaction can be repeated, because every
+repetition gets the result of the first one. So the producer repeats it until the coordinator responds.
 
-    begin    needs an identity; asks for one at first, and after an end whose response did not arrive
-    commit   waits for the acknowledgement of every record; if one failed, aborts and raises TransactionAborted
-    abort    drops unsent records; the markers have the next producer epoch, which fences records on their way
+    begin    needs an identity; requests one for the first transaction, and after an end without a response
+    commit   waits until every record is acknowledged; if a record failed, aborts and raises TransactionAborted
+    abort    drops unsent records; the markers have the next producer epoch, which fences records still in flight
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CALL_S_MAX: Final = 10.0
 _FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _ABORTABLE: Final = (
     ErrorCode.TRANSACTION_ABORTABLE,
-    # The coordinator has forgotten this producer, because the transactional id was not used for a long time.
+    # The coordinator has deleted the transactional id, because it was not used for a long time.
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     # The consumer lost its partitions, and with them the right to commit their offsets.
     ErrorCode.ILLEGAL_GENERATION,
@@ -79,8 +79,8 @@ T = TypeVar("T")
 class Transaction:
     """One transaction of a producer: `async with producer.transaction() as transaction:`.
 
-    The end of the block commits the transaction; an exception in the block aborts it, and is raised again. `commit` or
-    `abort` may also be called in the block, which ends the transaction there.
+    The end of the block commits the transaction. An exception in the block aborts it, and is raised again. The program
+    may also end the transaction inside the block with `commit` or `abort`.
     """
 
     def __init__(self, transactions: ProducerTransactions) -> None:
@@ -104,7 +104,7 @@ class Transaction:
         try:
             await self.abort()
         except OdradekError as failure:
-            # The exception of the block is raised, because it says more.
+            # This error is only logged, so that the exception of the block is raised.
             _log.warning(
                 "Failed to abort a transaction; it will be aborted when it times out: %s", failure
             )
@@ -116,10 +116,10 @@ class Transaction:
     async def send_offsets(
         self, offsets: ByPartition[int], group: Consumer | GroupIdentity
     ) -> None:
-        """Add offsets of a consumer's group to the transaction: they are committed when the transaction commits. Each
-        is the offset of the next record to read.
+        """Add offsets of a consumer group to the transaction. They are committed when the transaction commits. Each
+        offset is that of the next record to read.
 
-        From then on the consumer commits no offsets: `consumer.commit()` and automatic commits are disabled.
+        From then on, the consumer itself commits no offsets: `consumer.commit()` and automatic commits are disabled.
 
         Raises:
             TransactionAborted: the consumer lost its partitions, or the transaction timed out.
@@ -130,19 +130,19 @@ class Transaction:
         """Wait until all records are acknowledged, and commit the transaction.
 
         Raises:
-            TransactionAborted: a record failed, or the transaction timed out; none of its records take effect.
+            TransactionAborted: a record failed, or the transaction timed out. None of its records takes effect.
             ProducerFenced: a newer producer uses the transactional id.
             TransactionOutcomeUnknown: the coordinator did not respond within `commit_timeout_ms`.
         """
         await self._transactions.commit(self)
 
     async def abort(self) -> None:
-        """Abort the transaction, so that none of its records and offsets take effect."""
+        """Abort the transaction, so that none of its records and offsets takes effect."""
         await self._transactions.abort(self)
 
 
 class ProducerTransactions:
-    """The transactions of one producer, one at a time."""
+    """The transactions of one producer, of which at most one is open."""
 
     def __init__(
         self,
@@ -167,19 +167,19 @@ class ProducerTransactions:
         self._is_ending = False
 
     def require_open(self, transaction: Transaction | None) -> None:
-        """Raise NotInTransaction if this transaction takes no records now, or the error that made this producer
-        unusable.
+        """Raise NotInTransaction if this transaction does not accept records. If an earlier error made the producer
+        unusable, raise that error.
 
-        `transaction` is the one that was open when the call began that sends the record. A call that waited while its
-        transaction was aborted must not write into the next one.
+        `transaction` was open when the program called `send`. If the transaction was aborted while `send` waited, the
+        record must not be written into the next transaction.
         """
         if self._fatal is not None:
             raise self._fatal
         if transaction is None or self.open is not transaction or self._is_ending:
-            raise NotInTransaction(f"the producer {self._id!r} sends in transactions only")
+            raise NotInTransaction(f"the producer {self._id!r} can only send in a transaction")
 
     async def init(self) -> None:
-        """Take over the transactional id: fence older producers with this id, and abort their open transaction."""
+        """Fence older producers with this transactional id, and abort their open transaction."""
         if self._fatal is not None:
             raise self._fatal
         if not self._needs_init:
@@ -204,7 +204,7 @@ class ProducerTransactions:
     async def begin(self, transaction: Transaction) -> None:
         if self.open is not None:
             raise TransactionInProgress(f"the producer {self._id!r} has an open transaction")
-        # No records are taken before the identity is known.
+        # `_is_ending` makes `require_open` refuse records until the identity is known.
         self.open, self._is_ending = transaction, True
         try:
             await self.init()
@@ -219,7 +219,7 @@ class ProducerTransactions:
 
     @property
     def _batches(self) -> int:
-        return self._accumulator.done_batches + self._accumulator.undone_batches
+        return self._accumulator.done_batches + self._accumulator.pending_count
 
     @property
     def _has_work(self) -> bool:
@@ -254,8 +254,8 @@ class ProducerTransactions:
             name = as_partition(partition)
             if offset < 0:
                 raise ValueError(f"offset {offset} of {name} is negative")
-            named = common_pb2.TopicPartition(topic=name.topic, partition=name.partition)
-            commit.offsets.add(partition=named, offset=offset, leader_epoch=-1)
+            message = common_pb2.TopicPartition(topic=name.topic, partition=name.partition)
+            commit.offsets.add(partition=message, offset=offset, leader_epoch=-1)
         if not commit.offsets:
             return
         self._has_offsets = True
@@ -297,13 +297,13 @@ class ProducerTransactions:
         await self._abort()
 
     async def _abort_for(self, transaction: Transaction, error: OdradekError) -> None:
-        """Abort because of an error, and raise TransactionAborted, or the error that makes this producer unusable."""
+        """Abort because of an error, and raise TransactionAborted, or the error that made this producer unusable."""
         try:
             await self._abort()
         except OdradekError as failure:
             if self._fatal is not None:
                 raise
-            # Nothing was committed, and the next transaction first ends this one.
+            # Nothing was committed, and the next transaction begins by aborting this one.
             _log.warning(
                 "Failed to abort a transaction of %r; the next one begins by aborting it: %s",
                 self._id,
@@ -326,26 +326,30 @@ class ProducerTransactions:
             self.open = None
 
     def _give_up(self) -> None:
-        """Give up a transaction whose end is undecided, or has an unknown outcome: the next InitProducer ends it."""
+        """Abandon a transaction that was not decided, or whose outcome is unknown. The next `InitProducer` ends it."""
         self._sender.drop_all(ClientClosed(f"the commit of {self._id!r} was cancelled"))
         self._needs_init = True
         self.open = None
 
     async def _all_acknowledged(self) -> OdradekError | None:
-        """Wait for all records. Return the first failure at once, because it makes the commit impossible."""
+        """Wait until all records are acknowledged, and return None. If a record fails, return its error without waiting
+        further, because the transaction can no longer be committed.
+        """
         if self._accumulator.release_all(monotonic_ms()):
             self._sender.kick()
-        while self._accumulator.transaction_error is None and self._accumulator.undone_batches:
+        while self._accumulator.transaction_error is None and self._accumulator.pending_count:
             await self._sender.progress()
         return self._accumulator.transaction_error
 
     async def _end(self, is_commit: bool, timeout_s: float) -> ErrorCode:
-        """End the transaction at the coordinator. Returns NONE, or an abortable code."""
+        """Send the request that ends the transaction. Return NONE, or a code after which the transaction can be
+        aborted.
+        """
         request = pb.EndTransactionRequest(
             transactional_id=self._id, identity=self._identity, is_commit=is_commit
         )
         subject = f"{'commit' if is_commit else 'abort'} of a transaction of {self._id!r}"
-        # Without a response, only InitProducer can tell which identity comes next.
+        # If no response arrives, only InitProducer can return the next identity.
         self._needs_init = True
         try:
             response = await self._call(END_TRANSACTION, request, subject, timeout_s)
@@ -364,11 +368,11 @@ class ProducerTransactions:
             return code
         if code in _FENCED:
             raise self._fenced(code, subject)
-        # The id was unused for so long that the coordinator has forgotten it.
+        # The coordinator has deleted the transactional id, because it was not used for a long time.
         if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._identity = None
         if code in _ABORTABLE:
-            # The abort that follows gets the next identity; if it does not, InitProducer does.
+            # The caller aborts the transaction, and that response, or InitProducer, returns the next identity.
             return code
         self._fatal = error_of(code, subject)
         self.open = None
@@ -376,7 +380,7 @@ class ProducerTransactions:
 
     def _fenced(self, code: ErrorCode, subject: str) -> ProducerFenced:
         self._fatal = ProducerFenced(
-            f"{subject}: another producer has the transactional id now", code=code
+            f"{subject}: a newer producer uses the transactional id", code=code
         )
         self.open = None
         return self._fatal
@@ -384,7 +388,7 @@ class ProducerTransactions:
     def _note_coordinator(
         self, response: pb.InitProducerResponse | pb.EndTransactionResponse
     ) -> None:
-        # Older releases do not say who coordinates the id.
+        # Older releases do not report the coordinator.
         has_id = response.HasField("coordinator_id")
         self._coordinator_id = response.coordinator_id if has_id else None
 
@@ -400,9 +404,10 @@ class ProducerTransactions:
         )
 
     def adopt(self, transactional_id: str, identity: pb.ProducerIdentity) -> None:
-        """Begin the transaction of a staged write's task, with the id and epoch that the coordinator returned.
+        """Begin the transaction of a task of a staged write, with the transactional id and identity that the
+        coordinator returned.
 
-        The transaction ends when the task's step is completed, or the task is aborted.
+        The transaction ends when the task's step is completed, or when the task is aborted.
         """
         assert self.open is None, f"{self.open} is open"
         self._sender.begin_transaction(
@@ -411,10 +416,11 @@ class ProducerTransactions:
         self.open, self._is_ending = Transaction(self), False
 
     async def finish(self) -> None:
-        """Wait until all records of an adopted transaction (`adopt`) are acknowledged. The coordinator ends it later.
+        """Wait until all records of an adopted transaction (`adopt`) are acknowledged. The coordinator ends the
+        transaction later.
 
         Raises:
-            OdradekError: the first record that failed.
+            OdradekError: the error of the first record that failed.
         """
         self._is_ending = True
         error = await self._all_acknowledged()
@@ -423,7 +429,7 @@ class ProducerTransactions:
         self.open = None
 
     async def close(self) -> None:
-        """Abort the open transaction, if the coordinator responds."""
+        """Abort the open transaction if the coordinator responds. The producer can no longer be used afterwards."""
         try:
             if self.open is not None and self._fatal is None and not self._is_ending:
                 await self._abort()
@@ -441,19 +447,19 @@ async def call_until_decided(
     timeout_s: float,
     first: int | None = None,
 ) -> R:
-    """Repeat a call until a coordinator has decided it, and return its response. The first attempt begins with
-    the broker whose id is `first`.
+    """Repeat a call until a coordinator has decided it, and return the response. The first attempt goes to the broker
+    `first`, if it is given.
 
     Raises:
-        OdradekError: no coordinator decided in time, or repeating does not help.
+        OdradekError: no coordinator decided in time, or a retry cannot help.
     """
     backoff = Backoff(first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms)
     failures, deadline_s = 0, time.monotonic() + timeout_s
     while True:
-        left_s = deadline_s - time.monotonic()
+        remaining_s = deadline_s - time.monotonic()
         try:
             response = await cluster.call_any(
-                method, request, timeout_s=max(0.001, min(CALL_S_MAX, left_s)), first=first
+                method, request, timeout_s=max(0.001, min(CALL_S_MAX, remaining_s)), first=first
             )
             code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
             if not code.retriable:
@@ -467,7 +473,7 @@ async def call_until_decided(
             raise RequestTimedOut(
                 f"{subject} was not decided within {timeout_s} s; last error: {error}"
             ) from error
-        # The previous coordinator may not know, or may never learn, which broker is the coordinator now.
+        # The first broker may no longer be the coordinator, and may not know the new one.
         first = None
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
@@ -479,7 +485,9 @@ async def run_transaction(
     *,
     attempts: int,
 ) -> T:
-    """Run `work` in a transaction. If that is aborted, run it again in a new one, `attempts` times in all."""
+    """Run `work` in a transaction. If the transaction is aborted, run `work` again in a new one, up to `attempts` times
+    in total.
+    """
     for pause_s in (*retry_pauses_s(attempts), None):
         try:
             async with begin() as transaction:
@@ -492,7 +500,7 @@ async def run_transaction(
 
 
 def retry_pauses_s(attempts: int) -> Iterator[float]:
-    """Return the pauses between this many attempts of a transaction."""
+    """Yield the pauses in seconds between this many attempts of a transaction."""
     if attempts < 1:
         raise InvalidRequest(f"attempts is {attempts}", hint="it must be at least 1")
     backoff = Backoff(first_ms=50, most_ms=2_000)
