@@ -56,7 +56,7 @@ def _unknown_topic(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "consume", "nosuch", "--from-beginning", "--exit-at-end")
 
 
-@_row("a partition that does not exist", "topic 'orders' has 1 partitions, not partition 7...")
+@_row("a partition that does not exist", "topic 'orders' has 1 partitions, but no partition 7...")
 def _unknown_partition(cluster: EmbeddedCluster) -> str:
     _topic(cluster, "orders")
     return _cli(cluster, "produce", "orders", "--partition", "7", stdin="x\n")
@@ -96,7 +96,7 @@ def _wrong_crc(cluster: EmbeddedCluster) -> str:
 @_row(
     "no broker at the address",
     "no broker was reachable for ... s, tried 127.0.0.1:1; last error: ...; check "
-    "that the brokers run...",
+    "that the brokers are running...",
 )
 def _nobody_there(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "--timeout", "1", "topic", "list", "--bootstrap", "127.0.0.1:1")

@@ -7,9 +7,9 @@
             async for record in consumer:
                 print(record.offset, record.key, record.value)
 
-`odradek.sync` has the same without `await`, `odradek.serializers` converts objects to bytes, `odradek.errors` has
-all errors, and `odradek.testing` has a cluster for tests. Names are loaded at first use: importing this package loads
-neither gRPC nor Arrow.
+`odradek.sync` has the same classes without `await`, `odradek.serializers` converts objects to bytes, `odradek.errors`
+has all errors, and `odradek.testing` has an in-memory cluster for tests. Modules are imported when a name is first
+used, so that `import odradek` loads neither gRPC nor Arrow.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from odradek.producer.producer import Producer
     from odradek.producer.transaction import Transaction
 
-# When a busy process forks, for instance for a subprocess with `preexec_fn`, as Spark does to start its JVM, the fork
-# handlers of gRPC crash one child in five before its exec(). No call works after a fork anyway (ForkedProcess). gRPC
-# reads this variable when it is imported.
+# When a busy process forks (for instance for a subprocess with `preexec_fn`, as Spark does to start its JVM), gRPC's
+# fork handlers crash one child process in five before its exec(). They are not needed, because no call works after a
+# fork (ForkedProcess). gRPC reads this variable when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES: Final = {
@@ -199,5 +199,5 @@ def _version() -> str:
 
     try:
         return version(_DISTRIBUTION)
-    except PackageNotFoundError:  # the code runs from a source tree that was never installed
+    except PackageNotFoundError:  # The code runs from a source tree that was never installed.
         return "0+unknown"

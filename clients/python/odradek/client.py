@@ -1,4 +1,4 @@
-"""`Client`: one set of connections to a cluster for its producers, consumers and admin."""
+"""`Client`: one set of connections to a cluster, shared by producers, consumers and the admin."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ ADMIN_TIMEOUT_S = 30.0
 class Client:
     """A client of one cluster: `async with Client("host:9090,host2:9090") as client:`.
 
-    Without an address it uses ODRADEK_BOOTSTRAP. It connects at the first use of a producer, consumer or admin, or in
-    `connect`. The end of the block closes the connections. Producers and consumers must be closed before that, as
-    their own `async with` does.
+    Without `bootstrap`, the client uses ODRADEK_BOOTSTRAP. The client connects in `connect`, or when one of its
+    producers, consumers or its admin is first used. The end of the block closes the connections. Close producers and
+    consumers before that, for example with their own `async with`.
 
-    `tls` encrypts and, with a certificate, authenticates the client; `credentials` log in by name and password, or by
-    a signed token.
+    `tls` encrypts the connections and, if it has a certificate, authenticates the client. `credentials` authenticate
+    the client by a name and password, or by a signed token. `on_state` is called with the new `LinkState` at each
+    change.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Client:
         on_state: Callable[[LinkState], None] | None = None,
     ) -> None:
         self.admin_timeout_s = ADMIN_TIMEOUT_S
-        """Seconds that one call of `admin` may take. Set it before `admin` is used for the first time."""
+        """The longest time of one call of `admin`, in seconds. Set it before `admin` is used for the first time."""
         self._cluster: Cluster = connect(
             bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
         )
@@ -64,12 +65,12 @@ class Client:
 
     @property
     def state(self) -> LinkState:
-        """Whether the client has current metadata of the cluster."""
+        """The state of the connection to the cluster: CONNECTED means that the client has current metadata."""
         return self._cluster.state
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster; empty before the first response."""
+        """The id of the cluster; "" before the first response."""
         return self._cluster.cache.cluster_id
 
     async def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
@@ -96,11 +97,12 @@ class Client:
         prepared_timeout_ms: int | None = None,
         **arguments: Unpack[ProducerArguments],
     ) -> StagedWrites:
-        """Create the staged writes of a query, by which several processes write the records of one step. All records of
-        a step become visible together, or none.
+        """Create the staged writes of a query, with which several processes write the records of one step. The records
+        of a step become visible together, or none of them does.
 
-        `prepared_timeout_ms` is how long a prepared task waits for its step after the last request for the step; None:
-        as long as the cluster allows. The other arguments are those of a producer, without `transactional_id`.
+        `prepared_timeout_ms` is how long a prepared task waits for the completion of its step after the last request
+        for the step; None: as long as the cluster allows. The other arguments are those of a producer, without
+        `transactional_id`.
         """
         from odradek.producer.staged_writes import StagedWrites
 
@@ -117,8 +119,8 @@ class Client:
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """Create a consumer that reads all partitions of these topics, or, with `group`, its share of them as a member
-        of that consumer group.
+        """Create a consumer. It reads all partitions of these topics or, with `group`, those that the consumer group
+        assigns to it.
 
         Without topics, call `assign` or `subscribe` later. The other arguments are the fields of `ConsumerOptions`.
         """
@@ -128,13 +130,13 @@ class Client:
 
     @cached_property
     def admin(self) -> Admin:
-        """The admin of this cluster, for topics, configs, groups and access."""
+        """The admin of this cluster: topics, configs, groups, ACLs, users and quotas."""
         from odradek.admin.admin import Admin
 
         return Admin(cluster=self._cluster, timeout_s=self.admin_timeout_s)
 
     def explain_waiting(self) -> str:
-        """Return, in words, why the cluster does not respond, as far as this client can tell."""
+        """Return, in words for a user, why the cluster does not respond, as far as this client can tell."""
         if self.state is LinkState.CONNECTED:
             return (
                 "connected, but the request has no response yet; `odradek why` shows what is wrong"

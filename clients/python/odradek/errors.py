@@ -1,7 +1,7 @@
-"""The errors of the SDK: one tree of classes, with a leaf class for each remedy.
+"""The errors of the SDK: one tree of classes, with one leaf class for each remedy.
 
-Catch `OdradekError` for all of them, or a leaf class to apply its remedy. Each error has these attributes: `.retriable`
-(the same call may succeed later; the SDK has already retried it for as long as it was allowed to), `.fatal` (this
+Catch `OdradekError` for all errors, or a leaf class to apply its remedy. Each error has these attributes: `.retriable`
+(the same call may succeed later; the SDK has already retried it for as long as its timeout allowed), `.fatal` (this
 producer or consumer can no longer be used; create a new one), `.code` (Kafka's error code, if a broker sent one) and
 `.hint` (the remedy in words).
 """
@@ -15,7 +15,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class OdradekError(Exception):
-    """The base class of all errors. `str()` gives what the error is about, what happened, and the remedy."""
+    """The base class of all errors. `str()` returns what the error is about, what happened, and the remedy."""
 
     retriable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class BrokerUnreachable(OdradekError):
 
 
 class WrongListener(BrokerUnreachable):
-    """The address is not that of a gRPC listener but, for instance, of a Kafka listener or an HTTP server."""
+    """The address belongs to another kind of listener, for example to a Kafka listener or an HTTP server."""
 
     default_hint = "use the gRPC address of a broker (listener GRPC, port 9090 by default)"
 
@@ -54,8 +54,8 @@ class NameUnresolvable(BrokerUnreachable):
 
 
 class AdvertisedNameUnresolvable(NameUnresolvable):
-    """The cluster responded, but the host name that one of its brokers advertises cannot be resolved on
-    this machine.
+    """A broker responded, but the host name that one of the cluster's brokers advertises cannot be resolved on this
+    machine.
     """
 
     def __init__(self, broker_id: int, endpoint: str, reason: str) -> None:
@@ -74,7 +74,7 @@ class BrokersUnavailable(OdradekError):
 
     retriable = True
     default_hint = (
-        "check that the brokers run, that the bootstrap addresses are theirs (gRPC), and whether they"
+        "check that the brokers are running, that the bootstrap addresses are their gRPC addresses, and whether they"
         " require TLS or a certificate"
     )
 
@@ -93,7 +93,7 @@ class BrokersUnavailable(OdradekError):
 
 
 class NoActiveController(OdradekError):
-    """The brokers respond, but there is no active controller, so topics, configs and users can be neither read nor
+    """The brokers respond, but no controller is active, so topics, configs and users can be neither read nor
     changed.
     """
 
@@ -102,32 +102,32 @@ class NoActiveController(OdradekError):
 
 
 class RequestTimedOut(OdradekError):
-    """A request got no response in time. It is not known whether it was carried out."""
+    """A request got no response in time. It is unknown whether the broker executed the request."""
 
     retriable = True
 
 
 class AuthenticationFailed(OdradekError):
-    """The cluster refuses the credentials of this client."""
+    """The cluster rejects the credentials of this client."""
 
     fatal = True
     default_hint = "check the client certificate or the credentials"
 
 
 class AuthorizationFailed(OdradekError):
-    """This client does not have the right that the call needs."""
+    """No ACL allows this client to make the call."""
 
-    default_hint = "ask for an ACL that allows it"
+    default_hint = "ask an administrator for an ACL that allows it"
 
 
 class UnsupportedOperation(OdradekError):
-    """The broker does not support the call, or not these arguments."""
+    """The broker does not support the call, or does not support these arguments."""
 
     default_hint = "upgrade the broker, or check that the address is its gRPC listener"
 
 
 class UnknownTopic(OdradekError):
-    """The topic or partition does not exist, or was created so recently that not every broker knows it."""
+    """The topic or partition does not exist, or was created so recently that some brokers do not know it yet."""
 
     retriable = True
     default_hint = "create it (`odradek topic create NAME`), or check the name"
@@ -140,39 +140,40 @@ class TopicExists(OdradekError):
 
 
 class InvalidTopic(OdradekError):
-    """The name, the number of partitions or the replicas of a topic are not valid."""
+    """The name, number of partitions or replicas of a topic are invalid."""
 
 
 class InvalidConfig(OdradekError):
-    """A config, or an option of this SDK, is unknown or has a value that is not valid."""
+    """A config of the cluster, or an option of this SDK, is unknown or has an invalid value."""
 
 
 class InvalidRequest(OdradekError):
-    """The arguments of a call are not valid, or do not fit together."""
+    """The arguments of a call are invalid, or cannot be combined."""
 
 
 class LeaderNotAvailable(OdradekError):
-    """The partition has no leader, or its leader is changing. The SDK finds the new leader by itself."""
+    """The partition has no leader, or its leader is changing. The SDK finds the new leader without help."""
 
     retriable = True
 
 
 class NotEnoughReplicas(OdradekError):
-    """Fewer replicas are in sync than `min.insync.replicas`."""
+    """Fewer replicas of the partition are in sync than `min.insync.replicas` requires."""
 
     retriable = True
     default_hint = "start the brokers that are down, or lower min.insync.replicas of the topic"
 
 
 class OffsetOutOfRange(OdradekError):
-    """The offset is not in the log: retention deleted it, or it was never written."""
+    """The offset is not in the log: its record was deleted by retention, or was never written."""
 
-    default_hint = "seek elsewhere, or set auto_offset_reset to 'earliest' or 'latest'"
+    default_hint = "seek to another offset, or set auto_offset_reset to 'earliest' or 'latest'"
 
 
 class LogTruncated(OdradekError):
-    """Records that this consumer has read were lost in an unclean leader election, and are no longer in the log
-    (KIP-320).
+    """Records that this consumer has read were lost in an unclean leader election (KIP-320).
+
+    `truncated_to` is the offset from which on the log has other records than those that were read.
     """
 
     default_hint = "seek to `truncated_to` to read the records that replaced them"
@@ -193,7 +194,7 @@ class StorageFailed(OdradekError):
 
 
 class ThrottlingQuotaExceeded(OdradekError):
-    """The client has used up a quota, or its share of what all clients of a broker use together."""
+    """The client has used up a quota, or its share of a resource that all clients of the broker use."""
 
     retriable = True
     default_hint = "slow down, or ask for a larger quota"
@@ -202,17 +203,17 @@ class ThrottlingQuotaExceeded(OdradekError):
 class ServerFault(OdradekError):
     """The broker failed because of an internal error; its log has the details."""
 
-    default_hint = "look into the broker's log"
+    default_hint = "read the broker's log"
 
 
 class RecordTooLarge(OdradekError):
     """A record is larger than the producer, the topic or the broker allows."""
 
-    default_hint = "raise request_bytes_max here and max.message.bytes of the topic, or split it"
+    default_hint = "raise the producer's request_bytes_max and the topic's max.message.bytes, or split the record"
 
 
 class SerializationFailed(OdradekError):
-    """A serializer raised an exception, which is the cause of this error, or did not return bytes."""
+    """A serializer did not return bytes, or raised an exception, which is the `__cause__` of this error."""
 
 
 class BufferFull(OdradekError):
@@ -221,35 +222,35 @@ class BufferFull(OdradekError):
     """
 
     retriable = True
-    default_hint = "send slower, raise buffer_bytes_max, or look at why the brokers are slow"
+    default_hint = "send slower, raise buffer_bytes_max, or find out why the brokers are slow"
 
 
 class DeliveryTimedOut(OdradekError):
-    """The record was not acknowledged within `delivery_timeout_ms`. It is not known whether it was written."""
+    """The record was not acknowledged within `delivery_timeout_ms`. It is unknown whether the record was written."""
 
     default_hint = "whether it was written is unknown; sending it again may write it twice"
 
 
 class SequenceLost(OdradekError):
-    """The leader has lost records that it had acknowledged, because of an unclean leader election or a lost disk."""
+    """The leader has lost records that it had acknowledged, in an unclean leader election or with a disk."""
 
     default_hint = "compare the log with the records that were sent"
 
 
 class ProducerFenced(OdradekError):
-    """A newer producer uses this producer's transactional id or producer id."""
+    """A newer producer uses the transactional id or producer id of this producer."""
 
     fatal = True
-    default_hint = "close this producer; the newer one continues"
+    default_hint = "close this producer; the newer producer continues"
 
 
 class TransactionFailed(OdradekError):
-    """The coordinator refused a request about a transaction, or the transaction cannot be completed."""
+    """The coordinator rejected a request about a transaction, or the transaction cannot be completed."""
 
 
 class TransactionAborted(TransactionFailed):
-    """The transaction was aborted, so none of its records and offsets take effect. The error that caused this is
-    chained.
+    """The transaction was aborted, so none of its records and offsets take effect. `__cause__` is the error that caused
+    this.
     """
 
     retriable = True
@@ -257,21 +258,23 @@ class TransactionAborted(TransactionFailed):
 
 
 class TransactionOutcomeUnknown(TransactionFailed):
-    """The coordinator did not respond to the commit in time, so it is not known whether the transaction is committed or
+    """The coordinator did not respond to the commit in time, so it is unknown whether the transaction was committed or
     aborted.
     """
 
     fatal = True
     default_hint = (
-        "make a new producer with the same transactional_id, which ends what is open, and look whether the records"
-        " are there"
+        "create a new producer with the same transactional_id, which ends an open transaction, and check whether the"
+        " records were committed"
     )
 
 
 class TransactionInProgress(OdradekError):
-    """This producer already has an open transaction; it can have only one at a time."""
+    """This producer already has an open transaction. A producer can have only one open transaction."""
 
-    default_hint = "end it first, or use another producer with its own transactional_id"
+    default_hint = (
+        "end the open transaction first, or use another producer with its own transactional_id"
+    )
 
 
 class NotInTransaction(OdradekError):
@@ -281,22 +284,22 @@ class NotInTransaction(OdradekError):
 
 
 class UnknownGroup(OdradekError):
-    """No group of this name has members or committed offsets."""
+    """The group does not exist: it has neither members nor committed offsets."""
 
-    default_hint = "check the name (`odradek group list`); a group begins with its first member"
+    default_hint = "check the name (`odradek group list`); a group is created by its first member"
 
 
 class GroupInUse(OdradekError):
-    """The group has members, so the call is not possible."""
+    """The call requires a group without members, but the group has members."""
 
-    default_hint = "stop its members first (`odradek group describe NAME` lists them)"
+    default_hint = "stop the members first (`odradek group describe NAME` lists them)"
 
 
 class MemberFenced(OdradekError):
-    """The group removed this member, and other members now own its partitions."""
+    """The group removed this member, and other members own its partitions now."""
 
     default_hint = (
-        "another member reads again what was not committed; read and commit more often, or raise"
+        "another member reads the uncommitted records again; read and commit more often, or raise"
         " rebalance_timeout_ms"
     )
 
@@ -308,19 +311,19 @@ class ClientClosed(OdradekError):
 
 
 class WrongLoop(OdradekError):
-    """This client belongs to another event loop, which runs its connections and tasks."""
+    """The client was used on another event loop than the one that runs its connections and tasks."""
 
     fatal = True
     default_hint = (
-        "make a client inside of each `asyncio.run`, or use odradek.sync, from any thread"
+        "create a client in each `asyncio.run`, or use odradek.sync, which works in any thread"
     )
 
 
 class ForkedProcess(OdradekError):
-    """This process was forked from one with open connections, which work only in the parent process."""
+    """The client was created before this process was forked. Its connections work only in the parent process."""
 
     fatal = True
-    default_hint = "make clients after the fork, or start processes by multiprocessing's 'spawn' or 'forkserver'"
+    default_hint = "create clients after the fork, or use the start method 'spawn' or 'forkserver' of multiprocessing"
 
 
 class FlushTimedOut(OdradekError):
@@ -332,9 +335,9 @@ class FlushTimedOut(OdradekError):
 
 
 class NotAssigned(OdradekError):
-    """The partition is not assigned to this consumer, or the consumer is in no group."""
+    """The partition is not assigned to this consumer, or the consumer is not in a group."""
 
-    default_hint = "assign it first"
+    default_hint = "call `assign` or `subscribe` first"
 
 
 class MissingDependency(OdradekError):
@@ -412,14 +415,14 @@ _LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code with this number. An unknown number, from a newer broker, becomes UNKNOWN_SERVER_ERROR."""
+    """Return the ErrorCode with this number. A number that this SDK does not know becomes UNKNOWN_SERVER_ERROR."""
     return ErrorCode.received(number)
 
 
 def error_of(number: int, subject: str, message: str = "") -> OdradekError:
     """Return the SDK's error for an error code that a broker sent about `subject`, such as a topic or a config.
 
-    `message` is the broker's message; without one, the name of the code takes its place.
+    `message` is the broker's message. Without a message, the name of the code is used.
     """
     code = error_code(number)
     leaf = _LEAVES.get(code, InvalidRequest)

@@ -1,4 +1,4 @@
-"""Finds the packages of an extra, as in `pip install 'odradek[server]'`, that are not installed."""
+"""Finds the packages of an extra (as in `pip install 'odradek[server]'`) that are not installed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _ELSEWHERE = re.compile(r"sys_platform != ")
 
 
 def missing_packages(extra: str) -> list[str]:
-    """Return the packages of the extra that are not installed; [] if all are, or if odradek itself is not
+    """Return the names of the extra's packages that are not installed. The list is also empty if odradek itself is not
     installed.
     """
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         requirements = requires("odradek") or []
-    except PackageNotFoundError:  # the code runs from a source tree that was never installed
+    except PackageNotFoundError:  # The code runs from a source tree that was never installed.
         return []
     matches = (_REQUIREMENT.match(line) for line in requirements if not _ELSEWHERE.search(line))
     return sorted(
@@ -27,14 +27,14 @@ def missing_packages(extra: str) -> list[str]:
 
 
 def what_is_missing(what: str, extra: str) -> str | None:
-    """Return a sentence that names the packages that `what` needs and how to install them; None if none
-    is missing.
+    """Return a sentence that names the packages that `what` needs and how to install them; None if all are
+    installed.
     """
     missing = missing_packages(extra)
     if not missing:
         return None
     named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-    return f"{what} needs packages that are not installed ({named}): pip install 'odradek[{extra}]'"
+    return f"{what} needs packages that are not installed ({named}): run pip install 'odradek[{extra}]'"
 
 
 def _is_installed(name: str) -> bool:

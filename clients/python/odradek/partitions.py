@@ -1,4 +1,4 @@
-"""Partitions and offsets as values. A partition is a pair, so a plain tuple works wherever a partition is needed."""
+"""Partitions and offsets as values. A plain tuple (topic, partition) is accepted wherever a TopicPartition is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; it equals the tuple of its fields."""
+    """A partition of a topic. It equals the tuple (topic, partition)."""
 
     topic: str
     partition: int
@@ -26,16 +26,17 @@ class TopicPartition(NamedTuple):
 V = TypeVar("V")
 PartitionLike: TypeAlias = TopicPartition | tuple[str, int]
 ByPartition: TypeAlias = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]
-"""A value per partition. It is a union because type checkers treat the keys of a mapping as invariant."""
+"""A mapping from partitions to values. It is a union, because type checkers treat the keys of a mapping as
+invariant.
+"""
 
 
 def as_partition(partition: PartitionLike) -> TopicPartition:
-    """Convert a pair to a TopicPartition."""
     return partition if type(partition) is TopicPartition else TopicPartition(*partition)
 
 
 def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
-    """Convert pairs to TopicPartitions, in order. Raises ValueError for a negative partition."""
+    """Return the pairs as TopicPartitions, in the same order. Raises ValueError for a negative partition."""
     names = [as_partition(partition) for partition in partitions]
     for name in names:
         if name.partition < 0:
@@ -44,16 +45,16 @@ def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
 
 
 def require_offset(offset: int, name: object) -> None:
-    """Raise ValueError for a number that is no offset of a partition."""
+    """Raise ValueError if `offset` cannot be an offset. `name` is the partition, for the message."""
     if not 0 <= offset <= INT64_MAX:
         wrong = "negative" if offset < 0 else "of more than 64 bits"
         raise ValueError(
-            f"offset {offset} of {name} is {wrong}; seek_to_beginning and seek_to_end find an offset"
+            f"offset {offset} of {name} is {wrong}; use seek_to_beginning or seek_to_end to seek without an offset"
         )
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The result of a search for an offset by timestamp. All fields are -1 if there is no such record."""
+    """The result of a search for an offset by timestamp. If no record was found, all fields are -1."""
 
     offset: int
     timestamp_ms: int

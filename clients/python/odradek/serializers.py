@@ -1,7 +1,7 @@
 """Functions that convert objects to the bytes of keys and values, and back.
 
-A serializer takes an object and returns bytes; a deserializer takes bytes and returns an object. Both turn None
-(a null key, a tombstone) into None. Pass them to a producer or consumer:
+A serializer takes an object and returns bytes. A deserializer takes bytes and returns an object. For None (a null key,
+or the value of a tombstone), both return None. Pass them to a producer or consumer:
 
     client.producer(value_serializer=serializers.json)
     client.consumer("orders", value_deserializer=serializers.from_json)
@@ -63,14 +63,14 @@ def from_text(data: bytes | None) -> str | None:
 
 
 def integer(item: int | None) -> bytes | None:
-    """Encode an integer as 8 bytes, big-endian and signed, as Kafka's LongSerializer does. Raises struct.error if it
-    does not fit into 64 bits.
+    """Encode an integer as 8 bytes, big-endian and signed, as Kafka's LongSerializer does. Raises struct.error if the
+    integer does not fit into 64 bits.
     """
     return None if item is None else _INT64.pack(item)
 
 
 def from_integer(data: bytes | None) -> int | None:
-    """Decode an integer of 8 bytes, big-endian and signed. Raises struct.error if there are not exactly 8 bytes."""
+    """Decode a big-endian signed integer of 8 bytes. Raises struct.error if there are not exactly 8 bytes."""
     if data is None:
         return None
     number: int = _INT64.unpack(data)[0]
@@ -78,10 +78,10 @@ def from_integer(data: bytes | None) -> int | None:
 
 
 def json(item: Any) -> bytes | None:
-    """Serialize an object as compact JSON in UTF-8. Raises TypeError if the object has no form in JSON.
+    """Encode an object as compact JSON in UTF-8. Raises TypeError if JSON cannot represent the object.
 
-    None becomes a null key or value (a null value is a tombstone), not the JSON text `null`. NaN and infinities raise
-    ValueError, because JSON does not have them.
+    None becomes a null key or value (a tombstone), not the JSON text `null`. NaN and infinities raise ValueError,
+    because JSON does not have them.
     """
     if item is None:
         return None
@@ -100,13 +100,13 @@ def csv_row(row: Iterable[Any] | None) -> bytes | None:
     if row is None:
         return None
     line = io.StringIO(newline="")
-    # The writer only quotes fields with line breaks if it has a line terminator.
+    # The csv writer quotes a field with a line break only if the writer has a line terminator.
     csv.writer(line).writerow(row)
     return line.getvalue().removesuffix("\r\n").encode()
 
 
 def from_csv_row(data: bytes | None) -> list[str] | None:
-    """Decode the fields of one CSV row; a quoted field may have line breaks. Raises ValueError if there are several
+    """Decode the fields of one CSV row. Quoted fields may contain line breaks. Raises ValueError if there are several
     rows.
     """
     if data is None:
@@ -121,7 +121,9 @@ def from_csv_row(data: bytes | None) -> list[str] | None:
 
 
 def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
-    """Return a serializer with this Avro schema. It writes plain Avro binary, with neither a header nor the schema."""
+    """Return a serializer for this Avro schema. It writes plain Avro binary, without a header and without the
+    schema.
+    """
     fastavro = _fastavro()
     parsed = fastavro.parse_schema(schema)
 
@@ -138,10 +140,10 @@ def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
 def from_avro(
     schema: dict[str, Any], *, reader_schema: dict[str, Any] | None = None
 ) -> Callable[[bytes | None], Any]:
-    """Return a deserializer of Avro data that was written with `schema`. It converts the data to `reader_schema`; None:
-    no conversion.
+    """Return a deserializer for Avro data that was written with `schema`. The data is converted to `reader_schema`,
+    unless that is None.
 
-    The deserializer raises ValueError if bytes follow the datum, and the errors of fastavro for damaged data.
+    The deserializer raises ValueError if bytes follow the datum, and errors of fastavro for damaged data.
     """
     fastavro = _fastavro()
     written = fastavro.parse_schema(schema)
@@ -173,8 +175,8 @@ M = TypeVar("M", bound="Message")
 
 
 def protobuf(message: Message | None) -> bytes | None:
-    """Encode a Protobuf message; equal messages give the same bytes. Raises EncodeError if required fields
-    are missing.
+    """Encode a Protobuf message. Equal messages give the same bytes. Raises EncodeError if required fields are
+    missing.
     """
     return None if message is None else message.SerializeToString(deterministic=True)
 

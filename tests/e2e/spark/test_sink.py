@@ -56,7 +56,7 @@ def test_the_topic_option_goes_before_the_column(
     ("row", "message"),
     [
         (("k", b"v", None, None, None), "contains a null topic"),
-        (("k", b"v", "t", 99, None), "not partition 99"),
+        (("k", b"v", "t", 99, None), "no partition 99"),
         (("k", b"v", "t", -1, None), "Invalid partition: -1. Partition number should always be"),
         (("k", b"v", "no such topic!", None, None), "no such topic!"),
         (("k", b"v", "t", None, [(None, b"x")]), "header's key cannot be null"),

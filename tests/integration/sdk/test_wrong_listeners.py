@@ -69,7 +69,7 @@ def test_the_sdk_at_a_gateway_is_told_so(cluster: EmbeddedCluster) -> None:
 
 def test_the_sdk_at_another_http_server_is_told_so(cluster: EmbeddedCluster) -> None:
     error = connect(cluster.describe()["metrics"]["broker-1"])
-    assert "this is an HTTP/1 server" in str(error)
+    assert "this address belongs to an HTTP/1 server" in str(error)
 
 
 def test_one_wrong_address_of_two_does_no_harm(cluster: EmbeddedCluster) -> None:

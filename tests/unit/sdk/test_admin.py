@@ -155,7 +155,7 @@ async def test_any_broker_does_and_none_is_an_error(cluster: MemoryCluster, clie
 
 
 async def test_what_a_broker_does_not_offer_is_said(client: Client) -> None:
-    with pytest.raises(UnsupportedOperation, match="does not offer DescribeQuotas"):
+    with pytest.raises(UnsupportedOperation, match="does not support DescribeQuotas"):
         await client.admin.describe_quotas()
 
 

@@ -29,7 +29,7 @@ def test_a_second_event_loop_is_refused_at_once() -> None:
         assert [r.value for r in await consumer.getmany(10_000)] == [b"v"]
 
     async def misuse() -> None:
-        with pytest.raises(WrongLoop, match="has ended; make a client inside of each"):
+        with pytest.raises(WrongLoop, match="has ended; create a client in each"):
             await client.admin.list_topics()
         with pytest.raises(WrongLoop):
             await producer.send("t", b"v")
@@ -83,7 +83,7 @@ SYNC_CLIENT = """
 )
 def test_a_forked_child_is_told_that_the_client_is_its_parents(use: str) -> None:
     assert in_a_child(SYNC_CLIENT, use + "\n").startswith(
-        "ForkedProcess this client was made before the process was forked; make clients after"
+        "ForkedProcess this client was made before the process was forked; create clients after"
     )
 
 

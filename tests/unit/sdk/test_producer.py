@@ -166,8 +166,8 @@ async def test_who_waits_for_a_batch_is_woken_though_another_one_was_opened_mean
         await producer.send("t", b"waited for")
         flushing = asyncio.create_task(producer.flush(10))
         sender, accumulator = producer._sender, producer._accumulator
-        await until(lambda: any(batch.attempt for batch in accumulator.undone()))
-        (sent,) = accumulator.undone()
+        await until(lambda: any(batch.attempt for batch in accumulator.pending_batches()))
+        (sent,) = accumulator.pending_batches()
         await producer.send("t", b"opened")
         accumulator.responded(
             sent, 1, ErrorCode.NONE, "", base_offset=1, log_append_time_ms=-1, now_ms=0, draw=0
@@ -241,7 +241,7 @@ async def test_a_partition_that_does_not_exist_is_named_with_how_many_there_are(
     monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.2)
     cluster.create_topic("t", 2)
     async with client.producer() as producer:
-        with pytest.raises(UnknownTopic, match="'t' has 2 partitions, not partition 2"):
+        with pytest.raises(UnknownTopic, match="'t' has 2 partitions, but no partition 2"):
             await producer.send("t", b"x", partition=2)
         cluster.add_partitions("t", 1)
         assert (await producer.send_and_wait("t", b"x", partition=2)).partition == 2
@@ -304,8 +304,8 @@ async def test_what_is_not_bytes_is_refused_with_the_way_out(
         ({"headers": {"name": b"value"}}, "headers as pairs"),
         ({"headers": [("name", "text")]}, "a header's value is"),
         ({"timestamp_ms": -5}, "-5 ms is before 1970"),
-        ({"timestamp_ms": 1.5}, "times as whole ms"),
-        ({"partition": -1}, "partition -1 is negative; leave the argument out"),
+        ({"timestamp_ms": 1.5}, "timestamps as integers in ms"),
+        ({"partition": -1}, "partition -1 is negative; omit the argument"),
     ],
 )
 async def test_what_a_record_cannot_have_is_refused_at_once(

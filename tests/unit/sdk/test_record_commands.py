@@ -240,8 +240,9 @@ def test_a_partition_of_the_input_that_the_topic_lacks_has_two_remedies(
     lines = tmp_path / "lines"
     lines.write_text('{"value": "a", "partition": 1}\n{"value": "b", "partition": 2}\n')
     refused = str(run("produce", "out", str(lines), "--json").exception)
-    assert "topic 'out' has 2 partitions, not partition 2" in refused
-    assert "create out with at least 3 partitions, or pass --repartition" in refused
+    assert "topic 'out' has 2 partitions, but no partition 2" in refused
+    assert "give out at least 3 partitions" in refused
+    assert "or pass --repartition" in refused
     assert consumed_values("out") == ["a"], "the line before it was sent"
     assert "--repartition" not in str(run("produce", "out", str(lines), "-p", "2").exception)
 
@@ -446,7 +447,7 @@ async def test_a_producer_names_a_partition_without_a_leader() -> None:
         cluster.kill(leader, elect=False)
         await until(lambda: client._cluster.cache.leader_endpoint(TopicPartition("in", 0)) is None)
         sent = await producer.send("in", b"after", partition=0)
-        expected = "in-0 has no leader; `odradek why in/0` explains it"
+        expected = "in-0 has no leader: `odradek why in/0` explains why"
         await until(lambda: producer.explain_waiting() == expected)
         cluster.start(leader)
         await sent

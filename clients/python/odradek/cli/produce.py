@@ -277,12 +277,12 @@ def produce(
 
 
 def _partition_missing(error: UnknownTopic, topic: str, partition: int) -> UnknownTopic:
-    """Return the error of a partition that the input names and the topic does not have, with both remedies."""
+    """Return the error for an input line whose partition the topic does not have, with both remedies as the hint."""
     return UnknownTopic(
         error.message,
         code=error.code,
-        hint=f"line of the input names partition {partition}: create {topic} with at least {partition + 1} partitions,"
-        " or pass --repartition, which chooses partitions by key",
+        hint=f"give {topic} at least {partition + 1} partitions (`odradek topic add-partitions`), or pass"
+        " --repartition, which chooses partitions by key",
     )
 
 

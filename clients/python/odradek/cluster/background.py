@@ -1,7 +1,4 @@
-"""Background tasks that belong to an object, which starts and cancels them, and threads for calls that block.
-
-A failure of a task is always reported.
-"""
+"""Background tasks that belong to an object, which starts and cancels them, and threads for blocking calls."""
 
 from __future__ import annotations
 
@@ -19,11 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """The tasks of one owner. A TaskGroup would bind tasks to an `async with` block; these tasks are bound to an
-    object.
+    """The background tasks of one object. A TaskGroup would bind the tasks to an `async with` block instead.
 
-    A task that raises is a bug: it is logged with its trace and passed to the loop's exception handler, which
-    makes tests fail.
+    A task that raises an exception is a bug. The exception is logged with its traceback, and passed to the event loop's
+    exception handler, which makes tests fail.
     """
 
     def __init__(self, owner: str) -> None:
@@ -40,8 +36,8 @@ class BackgroundTasks:
         return task
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait until they have ended. May be called twice. If one of the tasks calls it, that task
-        goes on.
+        """Cancel all tasks and wait until they have ended. May be called twice. If one of the tasks calls this method,
+        that task is not cancelled.
         """
         self._is_stopped = True
         tasks = self._tasks - {asyncio.current_task()}
@@ -63,19 +59,19 @@ class BackgroundTasks:
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that blocks in a new thread, and return its result.
+    """Call a blocking function in a new thread, and return its result.
 
-    Executors, and with them `asyncio.to_thread`, refuse all calls from the end of the main thread on. Clients still
-    flush, log in and leave their groups then.
+    Executors, and thus `asyncio.to_thread`, accept no calls after the main thread has ended. Clients still flush, log
+    in and leave their groups at that time.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
     def finish(result: T | None, error: BaseException | None) -> None:
-        if outcome.done():  # the caller was cancelled
+        if outcome.done():  # The caller was cancelled.
             return
         if error is None:
-            outcome.set_result(result)  # type: ignore[arg-type]  # T may be None itself
+            outcome.set_result(result)  # type: ignore[arg-type]  # T may include None.
         else:
             outcome.set_exception(error)
 
@@ -85,7 +81,7 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             result = function(*args, **kwargs)
         except BaseException as caught:
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # The loop was closed while the function ran.
             loop.call_soon_threadsafe(finish, result, error)
 
     threading.Thread(target=run, name="odradek call", daemon=True).start()

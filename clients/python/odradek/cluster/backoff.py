@@ -1,4 +1,4 @@
-"""The wait before the next attempt. It doubles up to a maximum, with jitter."""
+"""The wait before a retry. It doubles up to a maximum, with jitter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits between `first_ms` and `most_ms`. Each is shortened at random by up to the share `jitter`, so that clients
-    do not retry at the same moment.
+    """Waits between `first_ms` and `most_ms`. Each wait is shortened at random by up to the share `jitter`, so that
+    clients do not retry at the same moment.
     """
 
     first_ms: int = 50
@@ -16,8 +16,8 @@ class Backoff:
     jitter: float = 0.2
 
     def after(self, failures: int, draw: float) -> int:
-        """Return the ms to wait after this many consecutive failures, at least 1; `draw` is a random number from [0,
-        1).
+        """Return how many ms to wait after this many consecutive failures. `failures` is at least 1, and `draw` is a
+        random number in [0, 1).
         """
         assert failures >= 1, failures
         wait_ms = min(self.most_ms, self.first_ms << min(failures - 1, 20))

@@ -1,10 +1,11 @@
-"""The client's connection to the cluster: it keeps the metadata cache up to date, and calls any broker that responds.
+"""The client's connection to the cluster: keeps the metadata cache up to date, and sends requests to any broker that
+responds.
 
-One WatchMetadata stream to one broker reports new leaders and brokers as they appear. When it breaks, another broker
-is asked at once. The bootstrap addresses are tried after the brokers that the cluster named, so a client reconnects
-even if all of them moved. Code that finds the metadata stale (a leader does not respond, a broker no longer leads)
-calls `refresh_soon`, which asks a different broker than the last time, because a broker without a connection to the
-controller would return the same old metadata for ever.
+One WatchMetadata stream to one broker reports new leaders and brokers when they change. When the stream breaks, another
+broker is tried immediately. Bootstrap addresses are tried after the brokers in the metadata, so a client reconnects
+even if the addresses of all brokers changed. Code that finds the metadata stale (a leader does not respond, or a broker
+is no longer the leader) calls `refresh_soon`. A refresh goes to a different broker than the last one, because a broker
+without a connection to the controllers would always return the same old metadata.
 """
 
 from __future__ import annotations
@@ -58,15 +59,17 @@ REFRESH_PAUSE_MS: Final = 100
 WATCH_PAUSE_S: Final = 0.01
 TOPICS_PER_REQUEST: Final = 1_000
 NAMED_TOPICS_MAX: Final = 5_000
-"""A client that needs more topics watches all topics of the cluster: brokers refuse requests that name over 10,000."""
+"""A client that needs more topics watches all topics of the cluster, because brokers refuse requests that name more
+than 10,000.
+"""
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
-"""How long to ask again for a topic that no broker knows: it may just have been created."""
+"""How long to retry when brokers do not know a topic, because the topic may have just been created."""
 
 _log = logging.getLogger(__name__)
 
 
 class LinkState(Enum):
-    """The states of a client's connection: whether it has current metadata of the cluster."""
+    """The states of a client's connection. CONNECTED means that the client receives current metadata of the cluster."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -75,8 +78,8 @@ class LinkState(Enum):
 
 
 class Cluster:
-    """The connection to the cluster that the producers, consumers and admin of one client share. It belongs to one
-    event loop.
+    """The connection to the cluster that the producers, consumers and admin of one client share. It can only be used on
+    one event loop.
     """
 
     def __init__(
@@ -92,14 +95,14 @@ class Cluster:
         self.state = LinkState.CONNECTING
         self.last_error: OdradekError | None = None
         self.tried: list[str] = []
-        """Endpoints that failed since the last response, in order."""
+        """The endpoints that failed since the last response, in order."""
         self._on_state = on_state
         self._interest: set[str] = set()
         self._listeners: list[Callable[[Change], None]] = []
         self._changed: asyncio.Event = asyncio.Event()
         self._watch: Stream[pb.WatchMetadataRequest, pb.WatchMetadataResponse] | None = None
         self._watched: frozenset[str] | None = frozenset()
-        """The topics that the WatchMetadata stream covers; None: all."""
+        """The topics that the WatchMetadata stream covers. None: all topics."""
         self._refresh_wanted = asyncio.Event()
         self._rotation = random.randrange(1 << 16)
         self._backoff = Backoff(first_ms=50, most_ms=500)
@@ -107,14 +110,14 @@ class Cluster:
         self._is_started = False
         self._metadata_offset_min = 0
         self.unknown_topic_s_max: float | None = None
-        """How long `topic` asks for a topic that no broker knows; None: UNKNOWN_TOPIC_S_MAX."""
+        """How long `topic` retries when brokers do not know the topic. None: UNKNOWN_TOPIC_S_MAX."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __str__(self) -> str:
         return f"{','.join(self.bootstrap)} {self.state.value}"
 
     def start(self) -> None:
-        """Start to watch metadata and return at once. Further calls have no effect."""
+        """Start to watch metadata, without waiting. Further calls have no effect. Raises ClientClosed or WrongLoop."""
         if self.state is LinkState.CLOSED:
             raise ClientClosed("the client is closed")
         self.require_own_loop()
@@ -124,7 +127,7 @@ class Cluster:
             self._tasks.start(self._refresh_when_wanted(), "refresh metadata")
 
     def require_own_loop(self) -> None:
-        """Bind this object to the event loop of its first use. Raises WrongLoop if it is used on another one."""
+        """Bind this object to the event loop of its first use. Raises WrongLoop if it is used on another event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -140,11 +143,10 @@ class Cluster:
         self._announce(Change())
 
     def subscribe(self, listener: Callable[[Change], None]) -> None:
-        """Call `listener` after each change, on the loop; it must not raise or take long."""
+        """Call `listener` on the event loop after each change. The listener must neither raise nor take long."""
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Callable[[Change], None]) -> None:
-        """Stop calling `listener`."""
         with contextlib.suppress(ValueError):
             self._listeners.remove(listener)
 
@@ -152,8 +154,8 @@ class Cluster:
         """Wait until a broker has sent its metadata.
 
         Raises:
-            BrokersUnavailable: no broker did in time.
-            AuthenticationFailed, WrongListener: at once, since waiting would not help.
+            BrokersUnavailable: no broker responded in time.
+            AuthenticationFailed, WrongListener: raised without further waiting, because waiting would not help.
         """
         self.start()
         deadline_s = time.monotonic() + timeout_s
@@ -165,7 +167,7 @@ class Cluster:
             if isinstance(self.last_error, WrongListener) and (
                 self._endpoints() <= set(self.tried)
             ):
-                # Waiting would not help: all addresses were tried, and this one is not that of a gRPC listener.
+                # Waiting would not help: all addresses were tried, and none is the address of a gRPC listener.
                 raise self.last_error
             await self._wait_changed(deadline_s, lambda: self.unavailable(timeout_s))
 
@@ -178,18 +180,18 @@ class Cluster:
         partition: int | None = None,
         unknown_s_max: float | None = None,
     ) -> Topic:
-        """Return the topic; fetch its metadata if it is not in the cache, or does not have `partition`.
+        """Return the topic. Its metadata is requested if it is not in the cache, or if `partition` is not.
 
         Raises:
             UnknownTopic: no broker knew the topic for `unknown_s_max` seconds, by default `unknown_topic_s_max`.
-            BrokersUnavailable: no broker responds within `timeout_s`.
+            BrokersUnavailable: no broker responded within `timeout_s`.
         """
         self.start()
         began_s = time.monotonic()
         if unknown_s_max is None:
             unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
         attempts = 0
-        error: OdradekError | None = None  # the error in the last response about the topic
+        error: OdradekError | None = None  # The error for the topic in the last response.
         while True:
             if self.state is LinkState.CLOSED:
                 raise ClientClosed("the client is closed")
@@ -205,24 +207,29 @@ class Cluster:
                 timeout_s=timeout_s - waited_s,
             )
             await self._apply(response)
-            problem = next((t for t in response.topics if t.name == name), None)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if problem is None else problem.error_code
+            topic_info = next((t for t in response.topics if t.name == name), None)
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if topic_info is None
+                else topic_info.error_code
+            )
             if code == ErrorCode.NONE and partition is not None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             attempts += 1
             if self.cache.topic(name) is not None and partition is None:
                 continue
             waited_s = time.monotonic() - began_s
-            message = "" if problem is None else problem.error_message
+            message = "" if topic_info is None else topic_info.error_message
             error = self._topic_error(name, partition, code, message)
             if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
                 raise error
             await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
 
     async def fetch_topics(self, names: Iterable[str], *, timeout_s: float) -> None:
-        """Fetch the metadata of those topics that are not in the cache, by a few requests, and watch all of them.
+        """Request the metadata of those topics that are not in the cache, in a few requests, and watch all these
+        topics.
 
-        Topics that no broker knows are left out; `topic` reports them.
+        Topics that no broker knows are ignored; `topic` raises the error for them.
         """
         self.start()
         names = list(names)
@@ -233,40 +240,40 @@ class Cluster:
         self.watch_topics([name for name in names if self.cache.topic(name) is not None])
 
     def watch_topics(self, names: Sequence[str]) -> None:
-        """Watch these topics, too."""
+        """Add these topics to those that the WatchMetadata stream reports."""
         if not self._interest.issuperset(names):
             self._interest.update(names)
             self._reopen_watch()
 
     def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> None:
-        """Use the leader that a broker named in an error response."""
+        """Use the leader that a broker named in an error response, if its leader epoch is newer than the cached one."""
         self._take(self.cache.hint(partition, hint))
 
     def refresh_soon(self) -> None:
-        """Request the metadata of watched topics again, because it may be stale. This does not wait for
-        the response.
+        """Request the metadata of all watched topics again, because it may be stale. The call does not wait for the
+        response.
         """
         self._refresh_wanted.set()
 
     def require_metadata(self, metadata_offset: int) -> None:
-        """Make later calls of `metadata` return metadata that includes this offset of the metadata log, at which
-        this client made a change.
+        """Make later calls of `metadata` return metadata up to at least this offset of the metadata log. This client
+        made a change at that offset.
         """
         self._metadata_offset_min = max(self._metadata_offset_min, metadata_offset)
 
     async def metadata(
         self, request: pb.MetadataRequest, *, timeout_s: float
     ) -> pb.MetadataResponse:
-        """Ask any broker for metadata that has the changes that this client has made (`require_metadata`).
+        """Request metadata that includes the changes that this client has made (`require_metadata`).
 
-        A broker that does not have them yet waits a moment and then responds with its own metadata; another broker is
-        asked then. If none has the changes within `OWN_CHANGES_S_MAX`, the last response is returned and the changes
-        are no longer required: the cluster may have been replaced by another one, and later requests must not wait
-        for changes that it will never have.
+        A broker that does not have these changes yet waits a moment, and then responds with older metadata; the next
+        attempt goes to another broker. If no broker has the changes within OWN_CHANGES_S_MAX, the last response is
+        returned, and the changes are no longer required. The cluster may have been replaced by another one, and later
+        requests must not wait for changes that will never arrive.
         """
         required = request.min_metadata_offset = self._metadata_offset_min
         deadline_s = time.monotonic() + timeout_s
-        patience_s = time.monotonic() + min(timeout_s, OWN_CHANGES_S_MAX)
+        own_changes_deadline_s = time.monotonic() + min(timeout_s, OWN_CHANGES_S_MAX)
         attempts = 0
         while True:
             remaining_s = max(0.01, deadline_s - time.monotonic())
@@ -275,7 +282,7 @@ class Cluster:
                 return response
             attempts += 1
             pause_s = self._backoff.after(attempts, random.random()) / 1000
-            if time.monotonic() + pause_s >= patience_s:
+            if time.monotonic() + pause_s >= own_changes_deadline_s:
                 break
             await asyncio.sleep(pause_s)
         if self._metadata_offset_min == required:
@@ -291,15 +298,15 @@ class Cluster:
         attempt_s: float = CALL_S_MAX,
         first: int | None = None,
     ) -> R:
-        """Call one broker after the other until one responds or `timeout_s` has passed. The broker with the id `first`
-        is called first.
+        """Call one broker after another until one responds or `timeout_s` has passed. The first attempt goes to the
+        broker with the id `first`, if it is given.
 
-        Use it only for calls that may be carried out twice, because an attempt is repeated if its response is lost or
-        takes longer than `attempt_s`.
+        The request may be executed twice, because an attempt is repeated if its response is lost or takes longer than
+        `attempt_s`.
 
         Raises:
-            BrokersUnavailable: no broker responded; `tried` lists those that were asked.
-            NoActiveController, RequestTimedOut: brokers responded, but could not carry out the request in time.
+            BrokersUnavailable: no broker responded; `tried` lists the brokers that were called.
+            NoActiveController, RequestTimedOut: brokers responded, but could not execute the request in time.
         """
         self.require_own_loop()
         deadline_s = time.monotonic() + timeout_s
@@ -319,8 +326,8 @@ class Cluster:
                     explained = self.explained(error)
                     if not explained.retriable:
                         raise explained from None
-                    # Neither a timeout nor a broker that is down replaces this reason: the last attempt may have been
-                    # too short to get it again.
+                    # NoActiveController is kept as the reason even if a later attempt times out or reaches no broker:
+                    # the last attempt may have been too short to get this response again.
                     if not isinstance(last_error, NoActiveController):
                         last_error = explained
                     tried.append(endpoint)
@@ -330,7 +337,7 @@ class Cluster:
             pause_s = self._backoff.after(rounds, random.random()) / 1000
             if time.monotonic() + pause_s >= deadline_s:
                 if isinstance(last_error, NoActiveController | RequestTimedOut):
-                    # Brokers did respond, so BrokersUnavailable would be misleading.
+                    # Brokers responded, so BrokersUnavailable would be misleading.
                     raise last_error
                 raise BrokersUnavailable(
                     tried=list(dict.fromkeys(tried)) or self._candidates(),
@@ -340,8 +347,8 @@ class Cluster:
             await asyncio.sleep(pause_s)
 
     def explained(self, error: OdradekError) -> OdradekError:
-        """Return the error; if a broker's advertised name does not resolve, return an error that names that broker
-        instead.
+        """Return the error. If a broker's advertised host name cannot be resolved, return an error that names that
+        broker instead.
         """
         if type(error) is NameUnresolvable:
             broker_id = self.cache.broker_at(error.endpoint)
@@ -350,7 +357,7 @@ class Cluster:
         return error
 
     def unavailable(self, waited_s: float | None) -> BrokersUnavailable:
-        """Return the error for a cluster from which no broker has responded yet."""
+        """Return the error for a cluster of which no broker has responded yet."""
         tried = self.tried or self._candidates()
         return BrokersUnavailable(tried=tried, last_error=self.last_error, waited_s=waited_s)
 
@@ -361,7 +368,7 @@ class Cluster:
             for endpoint in candidates:
                 if await self._watch_one(endpoint):
                     failures = 0
-                    # Topics are often added together: collect them for one new stream.
+                    # Topics are often added together. A short pause collects them for one new stream.
                     await asyncio.sleep(WATCH_PAUSE_S)
                     break
             else:
@@ -370,7 +377,7 @@ class Cluster:
                 await asyncio.sleep(self._backoff.after(failures, random.random()) / 1000)
 
     async def _watch_one(self, endpoint: str) -> bool:
-        """Follow the metadata stream of one broker to its end. Return False if it never sent any metadata."""
+        """Follow the metadata stream of one broker to its end. Return False if the broker never sent metadata."""
         has_received = False
         try:
             stream = self.transport.open(endpoint, WATCH_METADATA)
@@ -392,13 +399,13 @@ class Cluster:
                     await self._take_update(update)
         except TimeoutError:
             self._note_failure(
-                endpoint, OdradekError(f"the broker at {endpoint} sends no metadata")
+                endpoint, OdradekError(f"the broker at {endpoint} sent no metadata in time")
             )
         except OdradekError as error:
             if self._covers_interest():
                 self._note_failure(endpoint, error)
             else:
-                has_received = True  # this client ended the stream to watch more topics
+                has_received = True  # This client ended the stream, to open one for more topics.
         finally:
             self._watch = None
             stream.cancel()
@@ -408,7 +415,7 @@ class Cluster:
         removed = self.cache.remove(update.removed_topics, as_of=update.metadata.metadata_offset)
         self.tried.clear()
         self.last_error = None
-        # A removed topic may be created again by the same update: both are announced together.
+        # The same update may remove a topic and create it again. Both changes are announced together.
         await self._apply(update.metadata, removed, then=LinkState.CONNECTED)
 
     async def _apply(
@@ -418,10 +425,11 @@ class Cluster:
         *,
         then: LinkState | None = None,
     ) -> None:
-        """Apply a response to the cache in turns, enter the state `then`, and announce what changed.
+        """Apply a response to the cache, letting other tasks run in between. Then enter the state `then` and announce
+        the changes.
 
-        If the caller is cancelled between two turns, the changes made so far are still announced, because senders and
-        fetchers wait for them.
+        If the caller is cancelled in between, the changes made so far are still announced, because senders and fetchers
+        wait for them.
         """
         change = Change() if change is None else change
         try:
@@ -459,17 +467,17 @@ class Cluster:
             await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
 
     def _endpoints(self) -> set[str]:
-        """Return all endpoints that may be tried."""
+        """Return all endpoints that may be tried: brokers and bootstrap addresses."""
         return {*self.cache.endpoints(), *self.bootstrap}
 
     def _candidates(self, first: int | None = None) -> list[str]:
-        """Return the endpoints to try. That of the broker `first` comes first; without it, each call begins at another
-        endpoint. Bootstrap addresses that no broker advertises come last.
+        """Return the endpoints to try, in order. The endpoint of the broker `first` comes first. Otherwise, each call
+        begins with a different endpoint. Bootstrap addresses that no broker advertises come last.
         """
         self._rotation += 1
         brokers = self.cache.endpoints()
-        others = [endpoint for endpoint in self.bootstrap if endpoint not in brokers]
-        candidates = [*_turned(brokers, self._rotation), *_turned(others, self._rotation)]
+        bootstrap_only = [endpoint for endpoint in self.bootstrap if endpoint not in brokers]
+        candidates = [*_turned(brokers, self._rotation), *_turned(bootstrap_only, self._rotation)]
         if first is not None and (broker := self.cache.brokers.get(first)) is not None:
             candidates.sort(key=lambda endpoint: endpoint != broker.grpc_endpoint)
         return candidates
@@ -481,9 +489,9 @@ class Cluster:
             topic = self.cache.topic(name)
             if topic is not None and partition is not None:
                 return UnknownTopic(
-                    f"topic {name!r} has {len(topic.partitions)} partitions, not partition {partition}",
+                    f"topic {name!r} has {len(topic.partitions)} partitions, but no partition {partition}",
                     code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    hint="partitions are counted from 0",
+                    hint="the first partition is 0",
                 )
             return UnknownTopic(
                 f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -498,16 +506,19 @@ class Cluster:
     def _enter(self, state: LinkState) -> None:
         if state is self.state or self.state is LinkState.CLOSED:
             return
-        was, self.state = self.state, state
-        if was is not LinkState.CONNECTING or state is not LinkState.CONNECTED:
+        old_state, self.state = self.state, state
+        if old_state is not LinkState.CONNECTING or state is not LinkState.CONNECTED:
             level = logging.WARNING if state is LinkState.DISCONNECTED else logging.INFO
             _log.log(
-                level, "Connection to the cluster changed from %s to %s", was.value, state.value
+                level,
+                "Connection to the cluster changed from %s to %s",
+                old_state.value,
+                state.value,
             )
         if self._on_state is not None:
             try:
                 self._on_state(state)
-            except Exception:  # the program's code raised it; the connection must survive it
+            except Exception:  # An exception of the program's callback must not end the connection.
                 _log.exception("The program's on_state callback raised an exception")
 
     def _take(self, change: Change) -> None:
@@ -517,16 +528,16 @@ class Cluster:
             self._wake()
 
     async def _take_in_turns(self, change: Change) -> None:
-        """Announce a change. Other tasks get a turn after each listener, because each may have thousands of partitions
-        in it.
+        """Announce a change, and let other tasks run after each listener, because a listener may handle thousands of
+        partitions.
         """
-        waiting = deque(self._listeners if change.leaders or change.topics else ())
+        listeners = deque(self._listeners if change.leaders or change.topics else ())
         try:
-            while waiting:
-                waiting.popleft()(change)
+            while listeners:
+                listeners.popleft()(change)
                 await asyncio.sleep(0)
         finally:
-            for listener in waiting:
+            for listener in listeners:
                 listener(change)
             self._wake()
 
@@ -563,7 +574,7 @@ def connect(
     transport: Transport | None = None,
     on_state: Callable[[LinkState], None] | None = None,
 ) -> Cluster:
-    """Create the connection object over gRPC or over `transport`. It does not connect yet."""
+    """Create a cluster connection over gRPC, or over `transport`. The connection is opened at its first use."""
     endpoints = parse_bootstrap(bootstrap)
     if transport is None:
         from odradek.cluster.grpc_transport import GrpcTransport

@@ -1,4 +1,4 @@
-"""Addresses of brokers as users write them."""
+"""Parses addresses of brokers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from odradek.errors import InvalidConfig
 
 BOOTSTRAP_VARIABLE: Final = "ODRADEK_BOOTSTRAP"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9090"
-"""The gRPC address of the first broker of `odradek dev`, if the port is free."""
+"""The gRPC address of the first broker of `odradek dev`, if that port is free."""
 
 
 def parse_bootstrap(
     bootstrap: str | Sequence[str] | None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Parse endpoints `host:port` from "a:1,b:2" or a sequence.
+    """Parse endpoints `host:port`, from a string such as "a:1,b:2" or from a sequence.
 
-    None means those in ODRADEK_BOOTSTRAP, or DEFAULT_BOOTSTRAP if that is not set.
+    None stands for the endpoints in ODRADEK_BOOTSTRAP, or for DEFAULT_BOOTSTRAP if that variable is not set.
 
     Raises:
         InvalidConfig: the list is empty, or an item is not host:port.
@@ -29,7 +29,7 @@ def parse_bootstrap(
     items = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     endpoints = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
     if not endpoints:
-        raise InvalidConfig("the list of bootstrap addresses is empty", hint="give HOST:PORT,...")
+        raise InvalidConfig("the list of bootstrap addresses is empty", hint="write HOST:PORT,...")
     for endpoint in endpoints:
         _check(endpoint)
     return endpoints

@@ -1,12 +1,13 @@
-"""The transport over gRPC: one channel per endpoint, opened at first use.
+"""The transport over gRPC: one channel for each endpoint, opened at its first use.
 
-A silent connection is pinged every second, even without calls, and closed if no response comes within another second.
-So a broker that hangs is noticed after two seconds, and one that dies at once. Reconnecting starts after 50 ms and
-never waits longer than 500 ms (gRPC's default of 1 to 120 s would outlast any failover).
+A connection on which nothing arrives is pinged every second, and closed if no response arrives within another second.
+So a broker that hangs is noticed after two seconds, and a broker that dies immediately. The first reconnect starts
+after 50 ms, and later ones after at most 500 ms; with gRPC's default of 1 to 120 s, a reconnect would take longer than
+any failover.
 
-With credentials, the transport logs in at each broker before the first call there, again when most of the session's
-lifetime has passed, and again when the broker does not know the session, because it restarted or the password was
-changed. Only one login per broker runs at a time, however many calls wait for it.
+With credentials, the transport logs in at each broker: before the first call, again when most of the session's lifetime
+has passed, and again when the broker does not know the session, because the broker restarted or the password changed.
+At each broker only one login runs at a time; concurrent calls wait for its session.
 """
 
 from __future__ import annotations
@@ -53,22 +54,22 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 KEEPALIVE_MS: Final = 1_000
 RECONNECT_MS_MIN: Final = 50
 RECONNECT_MS_MAX: Final = 500
-RESOLVE_MS_MIN: Final = 200  # minimum time between DNS look-ups of a name; gRPC's default is 30 s
+RESOLVE_MS_MIN: Final = 200  # Minimum time between DNS look-ups of a name. gRPC's default is 30 s.
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
 STREAMS_PER_CHANNEL: Final = 500
-"""Brokers accept 1,000 calls on one connection."""
+"""Most bidirectional streams on one channel. Brokers accept 1,000 calls on one connection."""
 
 _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),  # without it the default of one minute applies
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),  # The default is one minute.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
-    # Despite its name, this option is the time limit of one attempt to connect.
+    # Despite its name, this option limits the time of one attempt to connect.
     ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
@@ -79,18 +80,18 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
 ]
 RESOLVE_S_MAX: Final = 0.5
 _FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*)$")
-"""The message of a Kafka listener to a gRPC client before it closes the connection."""
+"""Matches the message that a Kafka listener sends to a gRPC client before it closes the connection."""
 _HTTP_1: Final = "http1.x server"
-"""gRPC's message if an HTTP/1 server responds."""
+"""A part of gRPC's message if an HTTP/1 server responds."""
 _FAILED_TO_CONNECT: Final = re.compile(
     r"failed to connect to all addresses; last error: [A-Z_]+: ipv[46]:(\S+): "
     r"(?:Failed to connect to remote host: )?(.+)"
 )
-"""gRPC's message if the address of a connection and the reason of its failure are known."""
+"""Matches gRPC's message for a failed connection whose address and reason are known."""
 _NO_CONTROLLER: Final = "no active controller"
-"""The start of the details of UNAVAILABLE if a broker could not forward a call to a controller."""
+"""How the details of UNAVAILABLE begin if a broker could not forward a call to a controller."""
 _TOO_LARGE: Final = "message larger than max"
-"""A part of gRPC's own refusal of a message, which a repetition would not change."""
+"""A part of gRPC's message if it refuses a message that is too large. A retry would not help."""
 
 
 class GrpcStream:
@@ -118,9 +119,9 @@ class GrpcStream:
         self._call.cancel()
 
     async def _failure(self, error: BaseException) -> BaseException:
-        """Return the SDK's error for a call that ended.
+        """Return the SDK's error for a stream that ended.
 
-        If the running task is being cancelled, the cancellation is passed on.
+        If the running task is being cancelled, the CancelledError is returned.
         """
         if isinstance(error, asyncio.CancelledError) and is_cancelling():
             self._call.cancel()
@@ -134,7 +135,7 @@ class GrpcStream:
 
 
 class GrpcServerStream:
-    """A server `Stream` over gRPC, which the first `send` starts."""
+    """A `Stream` in which only the server sends a stream of messages. The first `send` starts it."""
 
     def __init__(self, endpoint: str, name: str, start: Callable[[Any], Any]) -> None:
         self._endpoint = endpoint
@@ -143,7 +144,7 @@ class GrpcServerStream:
         self._stream: GrpcStream | None = None
 
     async def send(self, request: Any) -> None:
-        assert self._stream is None, "a server stream takes one request"
+        assert self._stream is None, "a server stream accepts only one request"
         self._stream = GrpcStream(self._endpoint, self._name, self._start(request))
 
     async def receive(self) -> Any:
@@ -156,7 +157,7 @@ class GrpcServerStream:
 
 
 def is_cancelling() -> bool:
-    """Return whether the running task is being cancelled, and not only its call."""
+    """Return whether the running task is being cancelled, and not only its gRPC call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -164,15 +165,15 @@ def is_cancelling() -> bool:
 async def translated(
     code: grpc.StatusCode, details: str | None, endpoint: str, name: str
 ) -> OdradekError:
-    """Return the SDK's error for a gRPC status."""
+    """Return the SDK's error for a gRPC status. `name` is the called method."""
     details = (details or code.name.lower().replace("_", " ")).strip()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
-            return NameUnresolvable(endpoint, "its name does not resolve on this machine")
+            return NameUnresolvable(endpoint, "its host name cannot be resolved on this machine")
         if farewell := _FAREWELL.search(details):
             return WrongListener(endpoint, _without_unmatched_brackets(farewell[1]), hint="")
         if _HTTP_1 in details:
-            reason = "this is an HTTP/1 server, such as a gateway or a metrics port"
+            reason = "this address belongs to an HTTP/1 server, such as a gateway or a metrics port"
             return WrongListener(endpoint, reason)
         if details.startswith(_NO_CONTROLLER):
             return NoActiveController(f"the broker at {endpoint} responds, but {details}")
@@ -188,21 +189,21 @@ async def translated(
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in details:
         return ThrottlingQuotaExceeded(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
+        return UnsupportedOperation(f"the broker at {endpoint} does not support {name}")
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
 
 
 def _without_unmatched_brackets(text: str) -> str:
-    """Return the text without the brackets at its end that were opened before it."""
+    """Return the text without those closing brackets at its end whose opening bracket is missing."""
     while text.endswith(")") and text.count(")") > text.count("("):
         text = text[:-1]
     return text
 
 
 def _connect_failure(endpoint: str, details: str) -> str:
-    """Return gRPC's message about a failed connection without what surrounds the reason.
+    """Return the reason in gRPC's message about a failed connection.
 
-    The address is kept if it is not the endpoint itself, because a name may resolve to a wrong one.
+    The resolved address is added if it differs from the endpoint, because a host name may resolve to a wrong address.
     """
     if (failed := _FAILED_TO_CONNECT.fullmatch(details)) is None:
         return details
@@ -210,9 +211,9 @@ def _connect_failure(endpoint: str, details: str) -> str:
 
 
 async def _resolves(endpoint: str) -> bool:
-    """Return whether the host of the endpoint has an address. Called only after a connection failed.
+    """Return whether the host name of an endpoint can be resolved. This is called only after a connection failed.
 
-    A name whose resolver takes long counts as resolvable, because the caller's error must not wait for the resolver.
+    If the resolver is slow, the result is True, because the caller's error must not wait for the resolver.
     """
     host, _, port = endpoint.rpartition(":")
     try:
@@ -220,7 +221,7 @@ async def _resolves(endpoint: str) -> bool:
             await asyncio.get_running_loop().getaddrinfo(
                 host.strip("[]"), port, type=socket.SOCK_STREAM
             )
-    # RuntimeError: the interpreter is ending, and starts no thread.
+    # RuntimeError: the interpreter is exiting and cannot start a thread.
     except (TimeoutError, RuntimeError):
         return True
     except OSError:
@@ -233,13 +234,12 @@ _is_forked = False
 
 
 class GrpcTransport:
-    """The gRPC channels to each endpoint: one, and another for every STREAMS_PER_CHANNEL bidirectional streams.
-
-    Belongs to the event loop that it is first used on.
+    """The gRPC channels of one client. Each endpoint has one channel, and another one for every STREAMS_PER_CHANNEL
+    bidirectional streams. The transport can only be used on the event loop of its first use.
 
     Raises:
-        InvalidConfig: the mechanism sends a secret and TLS is off; or a file for TLS cannot be used.
-        ForkedProcess: this process was forked while gRPC was in use; gRPC would crash.
+        InvalidConfig: the mechanism sends a secret although TLS is off, or a PEM file cannot be used.
+        ForkedProcess: this process was forked while gRPC was in use, so gRPC would crash.
     """
 
     def __init__(
@@ -254,19 +254,19 @@ class GrpcTransport:
         _transports.add(self)
         if credentials is not None and credentials.mechanism not in SCRAM and tls is None:
             raise InvalidConfig(
-                f"{credentials.mechanism} sends the secret in clear text, and TLS is off",
+                f"{credentials.mechanism} sends the secret in clear text, but TLS is off",
                 hint="use TLS, or SCRAM-SHA-512",
             )
         if tls is not None:
-            tls.pem()  # raises now for a file that cannot be used, and not at each connection
+            tls.pem()  # Raises an error for a file that cannot be used now, instead of at each connection.
         self._tls = tls
         self._credentials = credentials
         self._sessions: dict[str, Session] = {}
         self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
-        # By endpoint and number. The channel with number 0 carries all other calls, too.
+        # By endpoint and number. The channel with number 0 also carries all unary calls and server streams.
         self._channels: dict[tuple[str, int], _Connection] = {}
-        # Tasks that close channels which were replaced.
+        # Tasks that close replaced channels.
         self._replaced: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -279,7 +279,7 @@ class GrpcTransport:
         timeout_s: float,
         metadata: Metadata = (),
     ) -> R:
-        """Send one request, with `metadata`, and return its response within `timeout_s`."""
+        """Send one request with `metadata`, and return its response. Raises RequestTimedOut after `timeout_s`."""
         if self._credentials is None:
             return await self._call(endpoint, method, request, timeout_s, metadata)
         deadline_s = time.monotonic() + timeout_s
@@ -337,7 +337,7 @@ class GrpcTransport:
         )
 
     async def close(self) -> None:
-        """Close all channels, which ends their calls."""
+        """Close all channels, which ends their calls and streams."""
         self._is_closed = True
         connections, self._channels = list(self._channels.values()), {}
         for connection in connections:
@@ -346,7 +346,7 @@ class GrpcTransport:
             await asyncio.wait(self._replaced)
 
     async def log_in(self, endpoint: str, credentials: SaslCredentials) -> Session:
-        """Log in at a broker. Raises AuthenticationFailed, or the error of the connection."""
+        """Log in at a broker. Raises AuthenticationFailed, or an error of the connection."""
         return await log_in(
             lambda metadata: self._call(
                 endpoint, AUTHENTICATE, AuthenticateRequest(), LOGIN_S_MAX, metadata
@@ -356,15 +356,17 @@ class GrpcTransport:
         )
 
     async def _session_until(self, endpoint: str, deadline_s: float) -> Session:
-        """Do what `_session` does. It may have to wait for the logins of other calls first, each with its own limit."""
+        """Return the result of `_session`. Before it, the logins of other calls may have to end, so the whole wait is
+        limited.
+        """
         try:
             async with asyncio.timeout(deadline_s - time.monotonic()):
                 return await self._session(endpoint)
         except TimeoutError:
-            raise BrokerUnreachable(endpoint, "it does not respond to a login in time") from None
+            raise BrokerUnreachable(endpoint, "it did not respond to a login in time") from None
 
     async def _session(self, endpoint: str) -> Session:
-        """Return the session at a broker; a new one if there is none or it is about to expire."""
+        """Return the session at a broker. If there is none, or it is about to expire, log in first."""
         assert self._credentials is not None
         async with self._logins.setdefault(endpoint, asyncio.Lock()):
             session = self._sessions.get(endpoint)
@@ -374,15 +376,15 @@ class GrpcTransport:
             return session
 
     def _forget(self, endpoint: str, session: Session) -> None:
-        """Forget a session that the broker does not know, unless it was replaced already."""
+        """Drop a session that the broker does not know, unless it was already replaced."""
         if self._sessions.get(endpoint) is session:
             del self._sessions[endpoint]
 
     def _connection_with_room(self, endpoint: str) -> _Connection:
-        """Return a connection for one more bidirectional stream.
+        """Return a connection that can carry one more bidirectional stream.
 
-        On one connection a server accepts only so many calls, and others wait until some of these end. Streams last, so
-        those of a thousand consumers on a single connection would keep back all other calls.
+        A server accepts a limited number of calls on one connection; further calls wait until others end. Streams are
+        open for a long time, so the streams of a thousand consumers on one connection would block all other calls.
         """
         number = 0
         while (connection := self._connection(endpoint, number)).streams >= STREAMS_PER_CHANNEL:
@@ -390,10 +392,10 @@ class GrpcTransport:
         return connection
 
     def _connection(self, endpoint: str, number: int = 0) -> _Connection:
-        """Return a connection to an endpoint, or a new one after it was lost.
+        """Return the connection to an endpoint. A connection that was lost is replaced by a new channel.
 
-        gRPC would first dial the old address of the name. If the broker has another address now, as a pod does,
-        nothing responds at the old one, and the attempt takes its whole time limit.
+        A lost channel would first try the address that the host name had before. If the broker now has another address,
+        as a restarted pod does, nothing responds there, and the attempt takes its whole time limit.
         """
         connection = self._channels.get((endpoint, number))
         if connection is not None and not connection.is_stale():
@@ -404,15 +406,15 @@ class GrpcTransport:
             closing = asyncio.ensure_future(connection.channel.close(CONNECT_MS_MAX / 1000))
             self._replaced.add(closing)
             closing.add_done_callback(self._replaced.discard)
-        made = self._channels[endpoint, number] = _Connection(self._new_channel(endpoint))
-        return made
+        new_connection = self._channels[endpoint, number] = _Connection(self._new_channel(endpoint))
+        return new_connection
 
     def _new_channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._tls is None:
             return grpc.aio.insecure_channel(endpoint, options=self._options)
         try:
             ca, key, cert = self._tls.pem()
-        except InvalidConfig as error:  # a certificate may be missing while it is renewed
+        except InvalidConfig as error:  # A certificate file may be missing while it is renewed.
             raise BrokerUnreachable(endpoint, error.message) from None
         options = list(self._options)
         if self._tls.server_name is not None:
@@ -423,7 +425,7 @@ class GrpcTransport:
 
 
 class _Connection:
-    """A channel, the time of its creation, and the number of its bidirectional streams."""
+    """A channel, with the time of its creation and the number of its bidirectional streams."""
 
     __slots__ = ("_made_s", "channel", "streams")
 
@@ -441,18 +443,17 @@ class _Connection:
         self.streams -= 1
 
     def is_stale(self) -> bool:
-        """Return whether the channel is idle although it had time to connect, which means that it lost its
-        connection.
-        """
+        """Return whether the channel has lost its connection: it is idle although it had enough time to connect."""
         if time.monotonic() - self._made_s < CONNECT_MS_MAX / 1000:
             return False
         return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
 
 class _LoggedInStream(Generic[Q, R]):
-    """A stream that logs in, if needed, and opens at its first use.
+    """A stream that is opened at its first use, after a login if one is necessary.
 
-    The end of the session raises BrokerUnreachable: a caller that opens the stream again gets a new session.
+    When the session ends, `send` and `receive` raise BrokerUnreachable. A caller that opens a new stream then gets a
+    new session.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
-"""The metadata that this client has of the cluster: brokers, topics, leaders.
+"""The metadata of the cluster that this client has received: brokers, topics, leaders.
 
-It comes from three sources: the stream of one broker (WatchMetadata), responses (Metadata), and hints in the error of
-a broker that no longer leads. They may overtake each other, and brokers learn of a change at different times. So each
-item is compared with the cache separately:
+Metadata comes from three sources: the WatchMetadata stream of one broker, responses to Metadata requests, and hints in
+the error of a broker that is no longer the leader. These may overtake each other, and brokers learn of changes at
+different times. So each item is compared with the cache separately:
 
-- A partition's leader is replaced only by one of an equal or higher **leader epoch** of the same topic id, so leader
-  epochs never go back here. An equal epoch replaces replicas and ISR, too.
-- A topic's id changes (it was deleted and created again), or disappears, only by metadata that is not older, by
-  metadata offset, than that of the present id.
-- The list of brokers is replaced as a whole; the newest by metadata offset wins.
+- The leader of a partition is replaced only by one with an equal or higher **leader epoch** for the same topic id, so
+  leader epochs never decrease here. With an equal epoch, replicas and ISR are replaced, too.
+- A topic is removed, or replaced by one with another id (it was deleted and created again), only by metadata whose
+  metadata offset is not lower than the offset of the cached topic.
+- The list of brokers is replaced as a whole, if its metadata offset is not lower.
 
-It does no I/O: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
-`apply_in_steps` yields after each partition: a caller on an event loop gives it turns. A topic is replaced in one
-piece, so no reader sees a part of its partitions. Other changes may be applied between two steps, because each item
-is compared separately.
+This module does no I/O. `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on
+them. `apply_in_steps` yields after each partition, so that a caller on an event loop can let other tasks run. A topic
+is replaced as a whole, so no reader sees only some of its partitions. Other changes may be applied between two steps,
+because each item is compared separately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A live broker with its addresses."""
+    """A live broker with its addresses. An address is "" if the broker has no such listener."""
 
     broker_id: int
     grpc_endpoint: str
@@ -42,7 +42,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition in the latest metadata. `leader_id` is -1 while it has no leader."""
+    """A partition in the latest metadata. `leader_id` is -1 while the partition has no leader."""
 
     partition: int
     leader_id: int = NO_LEADER
@@ -57,7 +57,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic in the latest metadata; partitions are ordered by index, without gaps."""
+    """A topic in the latest metadata. Its partitions are sorted by index, without gaps."""
 
     name: str
     topic_id: bytes
@@ -72,13 +72,13 @@ class Change:
     """The changes that new metadata made to the cache."""
 
     leaders: set[TopicPartition] = field(default_factory=set)
-    """New partitions, and those whose leader, leader epoch or leader's address changed."""
+    """Partitions that are new, or whose leader, leader epoch or leader address changed."""
     topics: set[str] = field(default_factory=set)
     """Topics that were created, deleted, created again, or got more partitions."""
 
 
 class MetadataCache:
-    """The newest metadata that this client has received: brokers, topics and leaders of one cluster."""
+    """The latest metadata of one cluster that this client has received."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
@@ -89,7 +89,7 @@ class MetadataCache:
         self._hinted_endpoints: dict[int, str] = {}
 
     def apply(self, response: pb.MetadataResponse) -> Change:
-        """Apply those parts of the response that are newer than the cache."""
+        """Apply the parts of the response that are newer than the cache, and return the changes."""
         change = Change()
         for _ in self.apply_in_steps(response, change):
             pass
@@ -98,10 +98,7 @@ class MetadataCache:
     def apply_in_steps(
         self, response: pb.MetadataResponse, change: Change
     ) -> Generator[None, None, None]:
-        """Do the work of `apply`, and yield after each partition and topic.
-
-        `change` collects the changes made so far.
-        """
+        """Like `apply`, but yield after each partition and topic. The changes made so far are in `change`."""
         if response.cluster_id:
             self.cluster_id = response.cluster_id
         if response.brokers and response.metadata_offset >= self._brokers_offset:
@@ -126,7 +123,7 @@ class MetadataCache:
             yield
 
     def remove(self, names: Iterable[str], *, as_of: int) -> Change:
-        """Remove topics that were deleted as of this metadata offset."""
+        """Remove topics that were deleted at or before the metadata offset `as_of`."""
         change = Change()
         for name in names:
             topic = self.topics.get(name)
@@ -137,7 +134,7 @@ class MetadataCache:
         return change
 
     def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> Change:
-        """Use the leader that an error response named, if its epoch is newer."""
+        """Use the leader that an error response named, if its leader epoch is newer."""
         change = Change()
         cached = self.partition(partition)
         if cached is None or hint.leader_id < 0 or hint.leader_epoch <= cached.leader_epoch:
@@ -151,24 +148,24 @@ class MetadataCache:
         return change
 
     def topic(self, name: str) -> Topic | None:
-        """Return the topic, if it is in the cache and has partitions."""
+        """Return the topic. None: the topic is not in the cache, or has no partitions."""
         topic = self.topics.get(name)
         return topic if topic is not None and topic.partitions else None
 
     def topic_id(self, name: str) -> bytes:
-        """Return the id of the topic; empty if it is not in the cache."""
+        """Return the id of the topic; b"" if the topic is not in the cache."""
         topic = self.topics.get(name)
         return b"" if topic is None else topic.topic_id
 
     def partition(self, partition: TopicPartition) -> Partition | None:
-        """Return the partition, if it is in the cache."""
+        """Return the partition; None if it is not in the cache."""
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
         return topic.partitions[partition.partition]
 
     def leader_endpoint(self, partition: TopicPartition) -> tuple[int, str] | None:
-        """Return (broker id, host:port) of the leader, or None if there is no leader with a known address."""
+        """Return (broker id, host:port) of the leader. None: there is no leader, or its address is not known."""
         cached = self.partition(partition)
         if cached is None or cached.leader_id < 0:
             return None
@@ -176,14 +173,14 @@ class MetadataCache:
         return None if endpoint is None else (cached.leader_id, endpoint)
 
     def endpoint(self, broker_id: int) -> str | None:
-        """Return host:port of the gRPC listener of a broker."""
+        """Return host:port of a broker's gRPC listener; None if it is not known."""
         broker = self.brokers.get(broker_id)
         if broker is not None:
             return broker.grpc_endpoint or None
         return self._hinted_endpoints.get(broker_id)
 
     def broker_at(self, endpoint: str) -> int | None:
-        """Return the id of the broker that advertises this endpoint."""
+        """Return the id of the broker that advertises this gRPC endpoint; None if no broker does."""
         for broker in self.brokers.values():
             if broker.grpc_endpoint == endpoint:
                 return broker.broker_id
@@ -194,9 +191,7 @@ class MetadataCache:
         return [b.grpc_endpoint for b in self.brokers.values() if b.grpc_endpoint]
 
     def _note_moved(self, brokers: Container[int], change: Change) -> None:
-        """Add to the changes the partitions that these brokers lead, because the brokers' addresses are new or
-        changed.
-        """
+        """Add the partitions that these brokers lead to `change`, because the addresses of these brokers are new."""
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader_id in brokers:
@@ -212,7 +207,7 @@ class MetadataCache:
                 change.leaders |= removed.leaders
             return
         partitions = yield from partitions_of(update)
-        # This look-up comes after the last step, because another response may have changed the topic between two steps.
+        # The cache is read only now, because another response may have changed the topic between two steps.
         cached = self.topics.get(update.name)
         if cached is None or cached.topic_id != update.topic_id:
             if cached is not None and metadata_offset < cached.metadata_offset:
@@ -248,7 +243,9 @@ def _endpoints(brokers: dict[int, Broker]) -> dict[int, str]:
 
 
 def partitions_of(update: pb.TopicInfo) -> Generator[None, None, list[Partition]]:
-    """Return a topic's partitions by index, and yield after each. An index that the message lacks has no leader."""
+    """Return a topic's partitions, sorted by index. This generator yields after each partition. A partition that is
+    missing in the message gets no leader.
+    """
     by_index = {info.partition: info for info in update.partitions if info.partition >= 0}
     partitions: list[Partition] = []
     for index in range(min(max(by_index, default=-1) + 1, PARTITIONS_MAX)):

@@ -43,7 +43,7 @@ def _broker_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]
 
 
 def admin_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
-    """A unary method of the AdminService."""
+    """Return a unary method of the AdminService."""
     return _method(ADMIN_SERVICE, name, request, response, MethodKind.UNARY)
 
 

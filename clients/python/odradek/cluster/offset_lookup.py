@@ -1,4 +1,6 @@
-"""Offset look-ups by timestamp. They ask the leader of each partition, and ask again after a leader has moved."""
+"""Looks up offsets by timestamp, from the leader of each partition. After a change of leaders, requests are
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,14 @@ async def look_up_offsets(
     found: dict[TopicPartition, OffsetAndTimestamp] | None = None,
     on_found: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Look up the first offset at or after each timestamp, which may also be LATEST, EARLIEST or LARGEST_TIMESTAMP.
+    """Look up the first offset at or after each timestamp. A timestamp may also be LATEST, EARLIEST or
+    LARGEST_TIMESTAMP.
 
     Results are added to `found` as they arrive. `on_found` is called after each round of requests, so that the caller
-    can use the first results while others are still missing.
+    can use the first results while others are missing.
 
     Raises:
-        UnknownTopic, AuthorizationFailed: a partition does not exist (any more), or the caller may not read it.
+        UnknownTopic, AuthorizationFailed: a partition does not exist, or the caller may not read it.
         LeaderNotAvailable, BrokersUnavailable: some offsets were not found within `timeout_s`.
     """
     deadline_s = time.monotonic() + timeout_s
@@ -47,22 +50,22 @@ async def look_up_offsets(
         if not missing:
             return found
         remaining_s = deadline_s - time.monotonic()
-        # Ask for the topics in each round: one may have been deleted since the last.
+        # The topics are requested in each round, because one may have been deleted since the last round.
         highest: dict[str, int] = {}
         async for partition in in_turns(missing):
             highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))
         await cluster.fetch_topics(highest, timeout_s=remaining_s)
         async for topic, index in in_turns(highest.items()):
             await cluster.topic(topic, timeout_s=remaining_s, partition=index)
-        problem = await _ask_once(cluster, missing, found, read_committed, deadline_s)
+        error = await _ask_once(cluster, missing, found, read_committed, deadline_s)
         if on_found is not None:
             on_found()
-        if problem is None:
+        if error is None:
             continue
         attempts += 1
         pause_s = backoff.after(attempts, random.random()) / 1000
         if time.monotonic() + pause_s >= deadline_s:
-            raise problem
+            raise error
         cluster.refresh_soon()
         await asyncio.sleep(pause_s)
 
@@ -74,8 +77,8 @@ async def _ask_once(
     read_committed: bool,
     deadline_s: float,
 ) -> OdradekError | None:
-    """Ask all leaders once. If offsets are missing and a retry may help, return the reason; if it cannot
-    help, raise.
+    """Send one request to each leader. If offsets are missing and a retry may help, return the error; None if none is
+    missing. Errors that a retry cannot change are raised.
     """
     by_endpoint: dict[str, list[TopicPartition]] = {}
     problem: OdradekError | None = None
@@ -141,9 +144,9 @@ async def _ask(
 async def end_of_epoch(
     cluster: Cluster, partition: TopicPartition, leader_epoch: int, *, timeout_s: float
 ) -> tuple[int, int] | None:
-    """Return (epoch, end offset) of the largest leader epoch at or below `leader_epoch` (KIP-320).
+    """Return (epoch, end offset) of the largest leader epoch that is not above `leader_epoch` (KIP-320).
 
-    The present leader is asked once. None: there is no leader, or it cannot tell.
+    One request goes to the present leader. None: there is no leader, or the leader does not know the end offset.
     """
     leader = cluster.cache.leader_endpoint(partition)
     partition_info = cluster.cache.partition(partition)

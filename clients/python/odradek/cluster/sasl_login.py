@@ -1,7 +1,7 @@
-"""SASL login at one broker: the exchange of tokens, and the session that results.
+"""SASL login at one broker: the exchange of tokens, and the resulting session.
 
-SCRAM (RFC 5802, 7677) proves the password without sending it, and the broker proves that it knows
-the user. PLAIN sends the password and OAUTHBEARER (RFC 7628) a signed token, so both need TLS.
+With SCRAM (RFC 5802, 7677), the client proves that it knows the password without sending it, and the broker proves that
+it knows the user. PLAIN sends the password, and OAUTHBEARER (RFC 7628) a signed token, so both need TLS.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
 
 LOGIN_S_MAX: Final = 10.0
 ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = 1_000_000  # limits what a server can make this process compute
-_RENEW_AT: Final = 0.8  # share of a session's lifetime after which the client logs in again
+ITERATIONS_MAX: Final = (
+    1_000_000  # Limits how much CPU time a malicious server can cost this process.
+)
+_RENEW_AT: Final = 0.8  # After this share of a session's lifetime, the client logs in again.
 _EXCHANGE: Final = "odradek-sasl-exchange"
 _MECHANISM: Final = "odradek-sasl-mechanism"
 _TOKEN: Final = "odradek-sasl-token-bin"
@@ -31,8 +33,8 @@ Authenticate = Callable[[Metadata], Awaitable[pb.AuthenticateResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The name of a session, which later calls to the same broker send, and the time at which the client logs in again,
-    in seconds of the monotonic clock.
+    """A login at one broker. Later calls to the broker send `name`. At `renew_at_s`, in seconds of the monotonic clock,
+    the client logs in again.
     """
 
     name: str
@@ -45,7 +47,8 @@ class Session:
 async def log_in(
     authenticate: Authenticate, endpoint: str, credentials: SaslCredentials
 ) -> Session:
-    """Log in; `authenticate` calls AuthService.Authenticate of the broker with the given metadata.
+    """Log in, and return the session. `authenticate` calls AuthService.Authenticate of the broker with the given
+    metadata.
 
     Raises:
         AuthenticationFailed: the broker refuses the credentials, or does not prove that it knows the user.
@@ -58,7 +61,7 @@ async def log_in(
             first = ((_MECHANISM, credentials.mechanism), (_TOKEN, _only_token(credentials)))
             return _session(endpoint, await authenticate(first))
     except TimeoutError:
-        raise BrokerUnreachable(endpoint, "it does not respond to a login in time") from None
+        raise BrokerUnreachable(endpoint, "it did not respond to a login in time") from None
 
 
 def _only_token(credentials: SaslCredentials) -> bytes:
@@ -71,7 +74,7 @@ def _only_token(credentials: SaslCredentials) -> bytes:
 async def _scram(
     authenticate: Authenticate, endpoint: str, credentials: SaslCredentials
 ) -> Session:
-    import scramp  # imported late: few programs log in
+    import scramp  # Imported here, because few programs log in.
 
     mechanism = credentials.mechanism
     try:

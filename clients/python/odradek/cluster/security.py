@@ -1,4 +1,4 @@
-"""TLS and login options of a client."""
+"""TLS options and login credentials of a client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """TLS to the brokers. Each field is the path of a PEM file, or its content as bytes.
+    """TLS options of the connections to brokers. Each of `ca`, `cert` and `key` is the path of a PEM file, or its
+    content.
 
-    `ca` has the trusted authorities (None: those that the machine trusts). `cert` and `key` identify the client
-    (mTLS); give both or neither. `server_name` replaces the endpoint's host in the check of certificates, for
-    brokers behind a tunnel.
+    `ca` has the trusted certificate authorities (None: those of the operating system). `cert` and `key` authenticate
+    the client (mTLS); give both or neither. `server_name` replaces the endpoint's host name when a broker's certificate
+    is verified, for brokers behind a tunnel.
     """
 
     ca: str | Path | bytes | None = None
@@ -31,12 +32,11 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("only one of cert and key is given: give both, or neither")
+            raise ValueError("cert and key must be given together")
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Return (ca, key, cert) as bytes, read from the files now.
-
-        Raises InvalidConfig for a file that cannot be used.
+        """Return (ca, key, cert) as bytes. The files are read at each call. Raises InvalidConfig for a file that cannot
+        be used.
         """
         return _pem("ca", self.ca), _pem("key", self.key), _pem("cert", self.cert)
 
@@ -45,13 +45,12 @@ class TlsOptions:
 class SaslCredentials:
     """A user name and password, or a token, for listeners that require a login.
 
-    SCRAM proves the password without sending it; PLAIN sends it, and is refused without TLS.
-    OAUTHBEARER sends what `token` returns, a signed JWT that names the user, and is refused without
-    TLS, too; `token` is called at every login, so that it can return a new token when the old one expires. It
-    must not block.
+    SCRAM proves that the client knows the password without sending it. PLAIN sends the password, and OAUTHBEARER sends
+    the result of `token`, a signed JWT that names the user; both are refused without TLS. `token` is called at every
+    login, so that it can return a new token before the old one expires. It must not block.
 
     Raises:
-        InvalidConfig: the mechanism is unknown, or an argument that it needs is missing.
+        InvalidConfig: the mechanism is unknown, or a required argument is missing.
     """
 
     username: str = ""
@@ -65,7 +64,9 @@ class SaslCredentials:
                 f"mechanism {self.mechanism!r} is not known", hint=f"use {', '.join(MECHANISMS)}"
             )
         if (self.mechanism == OAUTHBEARER) != (self.token is not None):
-            raise InvalidConfig("OAUTHBEARER needs a token, and only OAUTHBEARER takes one")
+            raise InvalidConfig(
+                "OAUTHBEARER needs the argument token, which no other mechanism accepts"
+            )
         if self.token is not None:
             return
         if not self.username or not self.password:

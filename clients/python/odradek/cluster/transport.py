@@ -1,11 +1,11 @@
 """The interface between the SDK and the network protocol.
 
 A transport sends typed requests to an endpoint (`host:port`) and returns responses, one at a time (`call`) or as a
-stream (`open`). It knows nothing of brokers, topics or retries. The gRPC transport and the one in memory both encode
-and decode every message, so a test in memory covers the encoding.
+stream (`open`). It knows nothing of brokers, topics or retries. Both the gRPC transport and the in-memory transport
+encode and decode every message, so in-memory tests cover the encoding.
 
 `call`, and a stream's `send` and `receive`, raise `BrokerUnreachable` (or `NameUnresolvable`) if there is no
-connection or it broke. They also raise `RequestTimedOut`, `AuthenticationFailed`, `AuthorizationFailed`,
+connection, or if it broke. They also raise `RequestTimedOut`, `AuthenticationFailed`, `AuthorizationFailed`,
 `UnsupportedOperation`, `ThrottlingQuotaExceeded` and `ServerFault`.
 """
 
@@ -42,31 +42,31 @@ class Method(Generic[Q, R]):
 
     @property
     def path(self) -> str:
-        """The :path header of HTTP/2."""
+        """The path of the RPC in HTTP/2 (the :path header)."""
         return f"/{self.service}/{self.name}"
 
 
 class Stream(Protocol[Q_contra, R_co]):
-    """One open stream. A server stream takes exactly one `send`, before `receive`."""
+    """One open stream. A server stream allows exactly one `send`, before the first `receive`."""
 
     async def send(self, request: Q_contra) -> None:
-        """Send one message; waits while the broker's flow-control window is full."""
+        """Send one message. Waits while the broker's flow-control window is full."""
 
     async def receive(self) -> R_co | None:
         """Return the next message, or None if the broker ended the stream without an error."""
 
     def cancel(self) -> None:
-        """End the stream at once; a waiting `receive` raises BrokerUnreachable. May be called twice."""
+        """End the stream. A pending `receive` raises BrokerUnreachable. May be called twice."""
 
 
 class Transport(Protocol):
-    """Sends messages to endpoints; it opens and closes the connections by itself."""
+    """Sends messages to endpoints. It opens connections when they are needed."""
 
     async def call(self, endpoint: str, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
-        """Send one request and return its response within `timeout_s`."""
+        """Send one request and return its response. Raises RequestTimedOut after `timeout_s`."""
 
     def open(self, endpoint: str, method: Method[Q, R]) -> Stream[Q, R]:
-        """Open a stream without waiting; `send` and `receive` raise if the endpoint does not respond."""
+        """Open a stream without waiting. If the endpoint does not respond, `send` and `receive` raise an error."""
 
     async def close(self) -> None:
         """Close all connections, which ends open streams."""

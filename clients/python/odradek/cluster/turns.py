@@ -1,7 +1,7 @@
-"""Runs long work on the event loop in pieces. All other tasks get a turn after each piece.
+"""Splits long work on the event loop into pieces, and lets all other tasks run after each piece.
 
-A topic may have thousands of partitions, a cluster thousands of topics or groups. Work on all of them in one piece
-would stop every other task of the program for a tenth of a second or more.
+A topic may have thousands of partitions, and a cluster thousands of topics or groups. To process all of them in one
+piece would block every other task of the program for a tenth of a second or more.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 ITEMS_PER_TURN: Final = 200
-"""An item costs up to 20 us: a piece takes a few milliseconds."""
+"""An item costs up to 20 us, so a piece takes a few milliseconds."""
 
 
 async def in_turns(items: Iterable[T], every: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
-    """Iterate over the items. Other tasks of the event loop get a turn after each `every` items."""
+    """Iterate over the items. After every `every` items, other tasks of the event loop can run."""
     for number, item in enumerate(items, 1):
         yield item
         if number % every == 0:
@@ -27,9 +27,10 @@ async def in_turns(items: Iterable[T], every: int = ITEMS_PER_TURN) -> AsyncIter
 async def slices_in_turns(
     items: Sequence[T], every: int = ITEMS_PER_TURN
 ) -> AsyncIterator[Sequence[T]]:
-    """Iterate over slices of `every` items, and give other tasks a turn between two of them.
+    """Iterate over slices of `every` items. Between two slices, other tasks of the event loop can run.
 
-    For work that costs little more per item than a step of `in_turns`, such as the records of a request.
+    Use this where the work per item is so small that a step of `in_turns` would cost as much, such as for the records
+    of a request.
     """
     for start in range(0, len(items), every):
         if start:
@@ -38,9 +39,8 @@ async def slices_in_turns(
 
 
 async def run_in_turns(work: Generator[None, None, R], every: int = ITEMS_PER_TURN) -> R:
-    """Run a generator that yields after each item. Other tasks of the event loop get a turn after each `every` items.
-
-    Returns the value that the generator returns.
+    """Run a generator that yields after each item, and return its result. After every `every` items, other tasks of the
+    event loop can run.
     """
     number = 0
     while True:

@@ -226,7 +226,7 @@ class MemoryTransport:
                 if table is ADMIN_CALLS and "metadata_offset" in response.DESCRIPTOR.fields_by_name:
                     setattr(response, "metadata_offset", self._cluster.metadata_offset)  # noqa: B010
                 return method.decode(response.SerializeToString())
-        raise UnsupportedOperation(f"the broker at {endpoint} does not offer {method.name}")
+        raise UnsupportedOperation(f"the broker at {endpoint} does not support {method.name}")
 
     def open(self, endpoint: str, method: Method[Q, R]) -> Stream[Q, R]:
         if self._is_closed:
