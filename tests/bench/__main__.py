@@ -1,5 +1,5 @@
-"""`make bench`: runs every benchmark in turn and prints one JSON line for each figure. Compare ratios within one
-run, because machines are noisy.
+"""`make bench` runs every benchmark in turn and prints one JSON line for each figure. Compare ratios within one
+run, because figures of a machine vary from run to run.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Cost:
 
 
 class Quorum:
-    """An active controller whose decisions are committed at once, and a standby that replays their bytes."""
+    """An active controller whose decisions are committed at once, and a standby that replays the encoded records."""
 
     def __init__(self, partitions: int) -> None:
         settings = ControllerSettings(cluster_id=CLUSTER_ID, partitions_max=max(partitions, 1) + 1)

@@ -1,4 +1,5 @@
-"""Measures what many idle partitions cost, how long a failover of them takes, and the restart of their broker.
+"""Measures the cost of many idle partitions, the duration of their failover, and the duration of their broker's
+restart.
 
     python -m tests.bench.bench_partitions [--partitions 12000]
     python -m tests.bench.bench_partitions --partitions 20000 --descriptors 4096
@@ -149,7 +150,7 @@ async def read(client: Client, count: int) -> int:
 
 
 async def measure_descriptors(cluster: EmbeddedCluster, count: int, limit: int) -> None:
-    """Report what a broker uses that holds more partitions than it may have files open."""
+    """Report the descriptors and the memory of a broker that has more partitions than it may have files open."""
     broker = cluster.brokers[1]
 
     def report_use(what: str, **figures: Any) -> None:

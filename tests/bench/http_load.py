@@ -2,8 +2,8 @@
 connection.
 
 Requests are built once, and only the status and length of responses are checked. `closed` sends the
-next request as soon as the last one is answered. `paced` sends at fixed times, however long the
-responses take, and measures latency from those times.
+next request as soon as it has the response to the previous one. `paced` sends at fixed times, however
+long the responses take, and measures latency from those times.
 
     python -m tests.bench.http_load --url http://... --path /topics/t --records 100
         --seconds 10 --connections 8

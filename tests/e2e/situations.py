@@ -1,4 +1,4 @@
-"""Mistakes of users and operators: each function makes one happen and returns the message that they get."""
+"""Mistakes of users and operators: each function makes one mistake, and returns the error message that it causes."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _judge_all(mutants: list[Mutant], judge: Judge, *, jobs: int) -> dict[Mutant
 
 
 class Judge:
-    """Runs tests with a mutant in the place of its module."""
+    """Runs tests with a mutant instead of its module."""
 
     def __init__(self, tests: CoverageMap, limits: Limits, run: Run) -> None:
         self._tests = tests

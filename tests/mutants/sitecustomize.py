@@ -1,4 +1,4 @@
-"""Puts a mutant in the place of its module in every Python process of a run, services included.
+"""Loads a mutant instead of its module in every Python process of a run, services included.
 
 Python imports `sitecustomize` from PYTHONPATH before any other code; a run with a mutant puts this
 folder there. `MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that replaces it. No

@@ -1,12 +1,11 @@
 """A file system in memory that can lose power and fail: the log's `Storage` for tests and simulator.
 
-What a program wrote and what would survive a power cut are kept apart, as a real file system does:
-a file's writes become durable with `datasync`/`sync`, a directory's entries with `sync_directory`.
-`lose_power` throws away what is not durable, or part of it: each unsynced write survives whole, torn
-or not at all, as the random source says; of a directory's changes the first ones survive, in their
-order, as journals of file systems keep them. `fault`, if set, is called before each operation that
-changes something, before each read ("read") and each opening ("open"). It may raise an OSError or
-cut a write short.
+Written and durable bytes are stored separately, as in a real file system: a file's writes become
+durable by `datasync` or `sync`, a directory's entries by `sync_directory`. `lose_power` discards
+changes that are not durable, or some of them: by the random source, each unsynced write survives
+completely, in part or not at all; of a directory's changes a prefix survives, as with the journal of
+a file system. `fault`, if set, is called before each operation that changes something, before each
+read ("read") and each opening ("open"). It may raise an OSError or shorten a write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Compares Odradek with Apache Kafka, and with Spark's own Kafka source:
-
-`make bench-kafka`, `make bench-spark`.
-"""
+"""Compares Odradek with Apache Kafka (`make bench-kafka`) and with Spark's own Kafka source (`make bench-spark`)."""

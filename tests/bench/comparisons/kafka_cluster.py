@@ -1,6 +1,5 @@
-"""Runs a real Apache Kafka cluster:
-
-KRaft, combined nodes, default settings and JVM options, 1 GiB heap each.
+"""Runs a real Apache Kafka cluster: KRaft, combined nodes, default settings and JVM options, 1 GiB of heap for each
+node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The benchmark's own environment:
-
-PySpark 4.2.0 in a venv, and jars from Maven Central, which are installed once.
-"""
+"""The benchmark's own environment: PySpark 4.2.0 in a venv, and jars from Maven Central. They are installed once."""
 
 from __future__ import annotations
 

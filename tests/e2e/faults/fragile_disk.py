@@ -8,7 +8,7 @@
 Processes may be killed at any moment, or in the middle of a change by `kill_within`. The shim
 writes a journal for each process; these journals are replayed here. A file holds what its last
 fsync covered, and a directory the entries of its last fsync (a synced file in an unsynced directory
-is gone, as POSIX allows). With a `chance` the disk may also have written some of the rest: any
+is lost, as POSIX allows). With a `chance` the disk may also have written some of the unsynced changes: any
 sectors of 512 bytes of any unsynced write, and a prefix of the changes of a directory.
 """
 
@@ -34,10 +34,7 @@ _MAGIC = 0x0FF0FF01
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """The durable bytes of a file, and its later changes:
-
-    (offset, data), or (size, None) for a truncation.
-    """
+    """The durable bytes of a file, and its later changes: (offset, data), or (size, None) for a truncation."""
 
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -66,10 +63,7 @@ class _File:
 
 @dataclass(slots=True, eq=False)
 class _Directory:
-    """The durable entries of a directory, and its later changes:
-
-    (name, file or directory, or None if removed).
-    """
+    """The durable entries of a directory, and its later changes: (name, file or directory, or None if removed)."""
 
     synced: dict[str, _Node] = field(default_factory=dict)
     unsynced: list[list[tuple[str, _Node | None]]] = field(default_factory=list)

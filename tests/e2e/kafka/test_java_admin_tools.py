@@ -1,4 +1,6 @@
-"""Each command line tool of Apache Kafka passes here, or says why it does not: the table of docs/administration.md."""
+"""Each command line tool of Apache Kafka works with Odradek or prints the reason why it does not, as the table in
+docs/administration.md says.
+"""
 
 from __future__ import annotations
 

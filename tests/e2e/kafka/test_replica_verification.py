@@ -1,4 +1,4 @@
-"""Kafka's kafka-replica-verification reads all replicas of a partition, and follows what is written.
+"""Kafka's kafka-replica-verification reads all replicas of a partition, and continues to read new records.
 
 It reports the partition that is furthest behind, which may be an empty one at offset 0.
 """

@@ -1,8 +1,8 @@
-"""Odradek answers as Apache Kafka 4.4 does: the same raw requests to both, and what differs is listed with its reason.
+"""Odradek's responses are those of Apache Kafka 4.4: both get the same raw requests, and each difference has a reason.
 
-Each conversation of `same_answers` is held with both brokers, with each API in its lowest, middle and highest version.
-`same_answers/explained.py` has the differences that stay. A new one fails this test, and so does an explanation that
-nothing needs any more.
+Each conversation of `same_answers` runs with both brokers, with each API in its lowest, middle and highest version.
+`same_answers/explained.py` lists the accepted differences. A difference that is not listed fails this test, and so does
+an entry of the list without a difference.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Both = tuple[Held, Held]
 
 
 def _held(run: Callable[[], AbstractContextManager[Broker]], *, guarded: bool) -> Held:
-    """Hold all conversations with one broker."""
+    """Run all conversations with one broker."""
     held: Held = {}
     with run() as broker:
         for talk in GUARDED if guarded else OPEN:
@@ -81,13 +81,13 @@ def _both(directory: Path, *, guarded: bool) -> Both:
 
 @pytest.fixture(scope="module")
 def unguarded(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """Return what Kafka and Odradek answered without authorizers."""
+    """Return the responses of Kafka and Odradek without authorizers."""
     return _both(tmp_path_factory.mktemp("unguarded"), guarded=False)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """Return what Kafka and Odradek answered with their authorizers."""
+    """Return the responses of Kafka and Odradek with their authorizers."""
     return _both(tmp_path_factory.mktemp("guarded"), guarded=True)
 
 

@@ -1,4 +1,1 @@
-"""Tests of the manifests on a real Kubernetes, which is built and started on this machine:
-
-`make test-kubernetes`.
-"""
+"""`make test-kubernetes`: tests of the manifests on a real Kubernetes, which is built and started on this machine."""

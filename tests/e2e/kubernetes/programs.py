@@ -1,6 +1,4 @@
-"""Builds the programs of a Kubernetes cluster from their Go modules, and keeps them for the next
-run.
-"""
+"""Builds the programs of a Kubernetes cluster from their Go modules, and keeps the programs for later runs."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Rounds:
 
 
 def kill_if_left(worker: int) -> None:
-    """Kill a worker, which ends by itself when it notices that its executor is gone."""
+    """Kill a worker, unless it has already ended by itself because its executor has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker, signal.SIGKILL)
 

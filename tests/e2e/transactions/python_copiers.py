@@ -2,8 +2,8 @@
 
     python -m tests.e2e.transactions.python_copiers aiokafka|kafka-python BOOTSTRAP SOURCE SINK NAME
 
-Every tenth batch is aborted on purpose, and copied again. Where the client gives its producer up, the process ends
-with status 3, and its successor goes on from the committed offsets.
+Every tenth batch is aborted on purpose, and copied again. If the client reports a fatal error of its producer, the
+process ends with status 3, and its successor continues at the committed offsets.
 """
 
 from __future__ import annotations

@@ -140,10 +140,7 @@ class SimulatedKubernetes:
             after_each(pod)
 
     def roll_deployment(self, name: str) -> None:
-        """Restart the pods as with `maxUnavailable:
-
-        0, maxSurge: 1`: a new pod is ready before an old one is stopped.
-        """
+        """Restart the pods as with `maxUnavailable: 0, maxSurge: 1`: start a new pod, then stop an old one."""
         for old in [pod.plan.name for pod in self.pods_of(name)]:
             new = self.new_pod_name(name)
             self.start(new)

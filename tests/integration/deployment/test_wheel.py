@@ -1,6 +1,5 @@
-"""The wheel of `make wheel` is installed in an empty virtual environment without a compiler:
-
-`odradek` and `odradek[server]`.
+"""The wheel of `make wheel` is installed as `odradek` and as `odradek[server]` in an empty virtual environment without
+a compiler.
 """
 
 from __future__ import annotations

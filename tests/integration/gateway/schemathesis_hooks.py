@@ -11,19 +11,13 @@ PARTITIONS_MAX = 8
 
 @schemathesis.hook
 def map_body(context: Any, body: Any) -> Any:
-    """Write whole numbers without a fraction:
-
-    JSON Schema accepts 7.0 as an integer, and the gateway does not.
-    """
+    """Write whole numbers without a fraction: JSON Schema accepts 7.0 as an integer, and the gateway does not."""
     return _without_fractions(body)
 
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """Keep topics small:
-
-    10,000 partitions are allowed, but keep a small cluster busy for a minute.
-    """
+    """Keep topics small. The gateway allows 10,000 partitions, but they keep a small cluster busy for a minute."""
     path, body = case.operation.path, case.body
     if isinstance(body, dict) and path.startswith("/v3/") and "/topics" in path:
         count = body.get("partitions_count")

@@ -274,9 +274,8 @@ ROWS: Final = [
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """Yield a gateway with consumer instances:
-
-    `f` is unused, `a` has one of two partitions assigned, `s` is subscribed.
+    """Yield a gateway with consumer instances: `f` is unused, `a` has one of two partitions assigned, `s` is
+    subscribed.
     """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ODRADEK_GATEWAY_REQUEST_BODY_BYTES_MAX", str(BODY_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""How failures appear to HTTP clients, which repeat a request after 50003 and give up after 50002."""
+"""The HTTP errors of failures: clients repeat a request after error code 50003, but not after 50002."""
 
 from __future__ import annotations
 

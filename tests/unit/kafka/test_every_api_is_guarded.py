@@ -1,4 +1,6 @@
-"""Every API with every right: a caller without the right is refused, and one with exactly that right is served."""
+"""Checks every API with every right: a caller without the right is refused, and a caller with only this right is
+served.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The three indexes of a segment:
-
-Kafka's format, look-ups compared with a linear search, and refusal of invalid files.
+"""The three indexes of a segment: Kafka's format, look-ups compared with a linear search, and the refusal of invalid
+files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A process finds the files that an earlier process wrote, and treats only synced bytes as
-durable.
-"""
+"""A process opens the files that an earlier process has written, and treats only synced bytes as durable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""LocalPartitions for tests of coordinators:
-
-`__consumer_offsets` is a list of batches, and tests change the metadata.
+"""A LocalPartitions for tests of coordinators: `__consumer_offsets` is a list of batches, and tests change the
+metadata.
 """
 
 from __future__ import annotations

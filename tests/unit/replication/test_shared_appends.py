@@ -1,5 +1,5 @@
-"""Produces to one partition that arrive in one turn of the event loop share an append; each has its own outcome. A lone
-one is appended and answered at once.
+"""Produce requests to one partition that arrive in one turn of the event loop share an append, and each has its own
+outcome. A single request is appended at once.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ async def test_a_lone_produce_waits_for_no_turn() -> None:
 
 @asynccontextmanager
 async def unshared() -> AsyncIterator[Led]:
-    """A leader whose produces do not wait for others, and which answers only what it has been asked for by a call."""
+    """Yield a leader at which a produce request that becomes an event, instead of a direct call, is an error."""
     async with leader() as led:
         led.table.produce_turns.at_once = 9
         with patch.object(ClientRequests, "add_produce", side_effect=AssertionError("an event")):

@@ -1,6 +1,5 @@
-"""Only a metadata record deletes a log.
-
-A log that the metadata merely lacks is set aside, and can come back.
+"""Only a metadata record deletes a log. If the metadata merely does not contain its topic, the log is put aside, and
+can be used again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""When a partition leaves a replication stream, neither the leader nor the follower keeps the other
-in memory; and a broker that leaves is no error.
+"""When a partition leaves a replication stream, neither end keeps objects of the other in memory. A broker that ends
+its streams is not an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chains of causes for faults that a test of real processes does not have: disks, quorums, throttles, slow readers."""
+"""Chains of causes for faults that tests with real processes do not cause: disks, quorums, throttles, slow readers."""
 
 from __future__ import annotations
 

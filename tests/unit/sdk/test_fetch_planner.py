@@ -1,4 +1,4 @@
-"""The planner of fetches: it decides only partitions that changed, and still forgets none."""
+"""The fetch planner looks only at partitions that have changed, and still plans all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = [TopicPartition("orders", index) for index in range(4)]
 
 
 class PlannedConsumer:
-    """A planner with the leaders of its partitions, and what its shell would hold: streams, look-ups, checks."""
+    """A planner with the leaders of its partitions, and with the streams, look-ups and checks that a consumer has."""
 
     def __init__(self) -> None:
         self.planner = FetchPlanner(reset="earliest")

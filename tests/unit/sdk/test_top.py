@@ -1,4 +1,4 @@
-"""The rows of `odradek top` claim nothing that one of its two looks at the cluster did not see."""
+"""The rows of `odradek top` contain only values that both of its reads of the cluster confirm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a program ends without closing its client, lost records are always logged."""
+"""If a program ends without closing its client, records that are lost are always logged."""
 
 from __future__ import annotations
 

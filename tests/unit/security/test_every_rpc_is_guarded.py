@@ -1,5 +1,5 @@
-"""Every RPC with every right: the listener refuses a caller without the right, and admits one with
-exactly that right.
+"""Checks every RPC with every right: the listener refuses a caller without the right, and admits a caller that has only
+this right.
 
 The tests use a real gRPC server whose services respond to every call, so any response shows that
 the call was admitted.

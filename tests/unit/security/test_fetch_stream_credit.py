@@ -1,4 +1,4 @@
-"""The credit of a fetch stream: only bytes that were sent use it up, because the client grants no others again."""
+"""The credit of a fetch stream: only bytes that were sent use credit, because the client grants only these again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Topics are deleted while a query plans: with failOnDataLoss the query fails, without it the query
-continues.
-"""
+"""Topics are deleted while Spark plans a query: with failOnDataLoss the query fails, without it the query continues."""
 
 from __future__ import annotations
 

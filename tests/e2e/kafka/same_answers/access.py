@@ -1,4 +1,4 @@
-"""Access: ACLs, SCRAM credentials and quotas."""
+"""Conversations about access: ACLs, SCRAM credentials and quotas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LITERAL, PREFIXED = 3, 4
 
 
 def acls(talk: Conversation) -> None:
-    """Create, describe and delete ACLs, rightly and wrongly."""
+    """Create, describe and delete ACLs, by valid and invalid requests."""
     topic = talk.named("t")
     user = talk.call(f"User:{talk.named('bob')}", "the user")
     ordinary = {
@@ -106,7 +106,7 @@ def acls(talk: Conversation) -> None:
 
 
 def scram(talk: Conversation) -> None:
-    """Make, describe and delete SCRAM credentials."""
+    """Create, describe and delete SCRAM credentials."""
     key, user = ApiKey.ALTER_USER_SCRAM_CREDENTIALS, talk.named("u")
 
     def alter(label: str, *upsertions: dict[str, Any], deletions: Any = ()) -> None:
@@ -240,7 +240,7 @@ def quotas(talk: Conversation) -> None:
 
 
 def logins(talk: Conversation) -> None:
-    """Ask for a login where there is none."""
+    """Send login requests to a listener without logins."""
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "", "NONSENSE"):
         talk.ask(f"handshake {mechanism}", ApiKey.SASL_HANDSHAKE, mechanism=mechanism)
     talk.ask("authenticate", ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0a\0b")

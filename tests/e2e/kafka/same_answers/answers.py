@@ -1,4 +1,4 @@
-"""What is compared of a response: its values by their paths, without what may differ between two clusters."""
+"""Converts responses to values by path, without values that may differ between two clusters, and compares them."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ def batches(content: bytes) -> str:
 
 
 def differences(kafka: Answer, odradek: Answer) -> dict[str, tuple[Any, Any]]:
-    """Return the values that differ, of Kafka and of Odradek, by path; an item that one of them lacks once, as all of
-    its fields.
+    """Return the values that differ, of Kafka and of Odradek, by path. If one of them lacks an item, the result has one
+    entry for the item instead of one for each of its fields.
     """
     found: dict[str, tuple[Any, Any]] = {}
     for path in [*kafka, *(path for path in odradek if path not in kafka)]:

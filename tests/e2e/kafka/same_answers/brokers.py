@@ -1,4 +1,4 @@
-"""The two brokers that are asked: Apache Kafka 4.4 and Odradek, each alone, with settings that mean the same."""
+"""The two brokers that get the requests: Apache Kafka 4.4 and Odradek, each a single node, with equivalent settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ODRADEK_GUARDED: Final = (
 
 
 class Broker(NamedTuple):
-    """The addresses of one broker; clients at the second one log in."""
+    """The addresses of one broker: a listener without logins, and one where clients must log in."""
 
     address: Address
     login_address: Address
@@ -60,7 +60,7 @@ def kafka(jars: Path, directory: Path, *, guarded: bool) -> Iterator[Broker]:
 
 @contextmanager
 def odradek(*, guarded: bool, cluster: EmbeddedCluster | None = None) -> Iterator[Broker]:
-    """Run Odradek, with its authorizer if `guarded`; in a cluster that can be given."""
+    """Run Odradek, with its authorizer if `guarded`. `cluster` may name an existing cluster to use."""
     settings = _ODRADEK_GUARDED if guarded else _BOTH
     plan = ClusterPlan(brokers=1, controllers=1, settings=settings)
     with cluster or EmbeddedCluster(plan) as running:

@@ -1,4 +1,4 @@
-"""The cluster: its brokers, leaders, replicas, features and log directories."""
+"""Conversations about the cluster: its brokers, leaders, replicas, features and log directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def describe_cluster(talk: Conversation) -> None:
 
 
 def elect_leaders(talk: Conversation) -> None:
-    """Elect leaders where there is nothing to elect."""
+    """Elect leaders of partitions that need no election, and of partitions that do not exist."""
     key, topic = ApiKey.ELECT_LEADERS, talk.topic("t", 2)
 
     def elect(label: str, kind: int, topics: Any) -> None:
@@ -43,7 +43,7 @@ def elect_leaders(talk: Conversation) -> None:
 
 
 def reassignments(talk: Conversation) -> None:
-    """Move replicas to where they are and to where they cannot be."""
+    """Reassign partitions to the brokers that they already have, and to invalid ones."""
     key, topic = ApiKey.ALTER_PARTITION_REASSIGNMENTS, talk.topic("t", 2)
 
     def move(label: str, name: str, index: int, replicas: list[int] | None, **more: Any) -> None:
@@ -97,7 +97,7 @@ def log_dirs(talk: Conversation) -> None:
 
 
 def features(talk: Conversation) -> None:
-    """Change features, wrongly."""
+    """Send invalid changes of feature levels."""
     key = ApiKey.UPDATE_FEATURES
 
     def update(label: str, *features: tuple[str, int, int], validate_only: bool = True) -> None:
@@ -132,7 +132,7 @@ def features(talk: Conversation) -> None:
 
 
 def quorum(talk: Conversation) -> None:
-    """Describe the quorum, and what is none."""
+    """Describe the quorum, and partitions that do not belong to a quorum."""
     key = ApiKey.DESCRIBE_QUORUM
     for label, name, index in (
         ("other topic", "nowhere", 0),

@@ -1,4 +1,4 @@
-"""Configs: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
+"""Conversations about configs: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848)."""
+"""Conversations about groups of the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Member:
         return response
 
     def tell(self, label: str, **more: Any) -> Any:
-        """Send a heartbeat whose response changes nothing here."""
+        """Send a heartbeat without updating this member by the response."""
         fields = {
             "group_id": self.group,
             "member_id": self.id,
@@ -56,7 +56,7 @@ class Member:
 
 
 def _wait_for(talk: Conversation, topic: str) -> None:
-    """Wait until the coordinators of groups know a topic: until a member of another group is assigned it."""
+    """Wait until group coordinators know a topic: until a member of another group is assigned its partitions."""
     key, member = ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": f"probe-{topic}", "member_id": "m"}
     while True:
         response = talk.prepare(
@@ -75,7 +75,7 @@ def _wait_for(talk: Conversation, topic: str) -> None:
 
 
 def heartbeat_checks(talk: Conversation) -> None:
-    """Send heartbeats that are refused before a group looks at them."""
+    """Send heartbeats that are refused before the coordinator looks up the group."""
     topic = talk.topic("t", 2)
     member = Member(talk, talk.named("g"))
     topic_id = talk.topic_id(topic)
@@ -216,7 +216,7 @@ def two_consumers(talk: Conversation) -> None:
 
 
 def other_protocols(talk: Conversation) -> None:
-    """Consumer heartbeats for classic groups, and descriptions of what is no consumer group."""
+    """Send consumer heartbeats for classic groups, and describe groups that are not consumer groups."""
     topic = talk.topic("t", 2)
     describe = ApiKey.CONSUMER_GROUP_DESCRIBE
     talk.ask("none", describe, group_ids=[])

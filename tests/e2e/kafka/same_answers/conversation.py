@@ -1,8 +1,8 @@
-"""A sequence of requests to one broker, and what it answers.
+"""Runs a sequence of requests (a conversation) with one broker, and records the responses.
 
 A conversation is a function that sends requests by `ask`, each with a label, and may use values of earlier responses.
-It is held once for each level of versions (each API in its lowest, middle or highest) with topics, groups and
-transactional ids of its own.
+It runs once at each level of versions (each API in its lowest, middle or highest version), each time with its own
+topics, groups and transactional ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT: Final = {"retention_ms": "-1", "segment_ms": str(1 << 60)}
 
 
 class Conversation:
-    """One conversation with one broker at one level. `answers` are the answers so far, in order."""
+    """One run of a conversation with one broker at one level. `answers` has the responses so far, in order."""
 
     def __init__(
         self, address: Address, name: str, level: Level, asks_at: Address, login: Login | None
@@ -52,7 +52,9 @@ class Conversation:
         return name
 
     def call(self, value: Any, word: str) -> Any:
-        """Show a value that differs between clusters, such as a member id, as this word; return the value."""
+        """Replace a value that differs between clusters, such as a member id, by this word in recorded responses.
+        Return the value.
+        """
         if value not in (None, ""):
             self._names[value] = word
         return value
@@ -64,9 +66,9 @@ class Conversation:
         return {"lowest": served.lowest, "middle": middle, "highest": served.highest}[self._level]
 
     def ask(self, label: str, key: ApiKey, version: int | None = None, /, **fields: Any) -> Any:
-        """Send a request and record the answer; return the response, or a text if there is none.
+        """Send a request and record its response. Return the response, or a text if there is none.
 
-        A request that a client would repeat at once is repeated.
+        If a client would repeat the request at once (a retriable error), the request is repeated.
         """
         version = self.version(key) if version is None else version
         response = self.once(key, version, **fields)
@@ -74,7 +76,7 @@ class Conversation:
         return response
 
     def once(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
-        """Do the same as `ask`, without recording the answer."""
+        """Do the same as `ask`, without recording the response."""
         deadline_s = time.monotonic() + _READY_S_MAX
         while True:
             response = self._connection.ask(key, version, fields)
@@ -87,12 +89,12 @@ class Conversation:
         self.answers[label] = answer_of(response, self._names)
 
     def exchange(self, label: str, frame: bytes, read: Callable[[bytes], Any]) -> None:
-        """Send raw bytes and record what comes back."""
+        """Send raw bytes and record the bytes of the response."""
         content = self._connection.exchange(frame, wait_s=3.0)
         self.record(label, content if isinstance(content, str) else read(content))
 
     def prepare(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
-        """Send a request whose answer is not compared, until it is not refused for a passing reason."""
+        """Send a request whose response is not compared, and repeat it as long as it gets a retriable error."""
         deadline_s = time.monotonic() + _READY_S_MAX
         while True:
             response = self._unrecorded.ask(key, version, fields)
@@ -132,7 +134,7 @@ class Conversation:
         return name
 
     def topic_id(self, name: str) -> uuid.UUID:
-        """Return the id of a topic; its leaders are elected."""
+        """Return the id of a topic, after all its leaders are elected."""
         found = self.prepare(ApiKey.METADATA, 12, topics=[{"name": name, "topic_id": bytes(16)}])
         topic_id = found["topics"][0]["topic_id"]
         assert isinstance(topic_id, uuid.UUID)
@@ -159,8 +161,8 @@ def hold(
     asks_at: Address | None = None,
     login: Login | None = None,
 ) -> Answers:
-    """Hold a conversation; return what the broker answered. Requests that are recorded may go to another listener of
-    the broker, `asks_at`, where the client logs in.
+    """Run a conversation, and return the broker's responses. If `asks_at` is given, requests whose responses are
+    recorded go to this listener of the broker, where the client logs in.
     """
     conversation = Conversation(address, talk.__name__, level, asks_at or address, login)
     try:

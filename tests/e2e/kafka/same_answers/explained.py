@@ -1,4 +1,4 @@
-"""The differences from Apache Kafka 4.4 that stay, each with its reason."""
+"""The accepted differences from Apache Kafka 4.4, each with its reason."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 
 class Explained(NamedTuple):
-    """Patterns of a conversation, of a request's label and of a path in its response, and why the answers differ. In a
-    pattern, `*` stands for any text and `?` for any character.
+    """Patterns for a conversation, a request's label and a path in its response, and the reason why the values differ.
+    In a pattern, `*` matches any text and `?` any character.
     """
 
     talk: str

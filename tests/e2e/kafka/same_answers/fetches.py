@@ -1,4 +1,4 @@
-"""Fetch: ranges, epochs, levels and sessions."""
+"""Conversations about Fetch: ranges, leader epochs, isolation levels and fetch sessions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fetcher:
         forgotten: list[int] | None = None,
         **more: Any,
     ) -> Any:
-        """Fetch partitions, each a dictionary of what is not ordinary in it."""
+        """Fetch partitions. Each is a dictionary of the fields that differ from the default."""
         name, an_id = topic if topic is not None else self._topic, topic_id or self._id
         ordinary = {
             "partition": 0,
@@ -106,7 +106,7 @@ def fetch(talk: Conversation) -> None:
 
 
 def fetch_sessions(talk: Conversation) -> None:
-    """Fetch with sessions, also wrong ones."""
+    """Fetch with fetch sessions, valid and invalid ones."""
     topic = talk.topic("t", 3)
     fill(talk, topic, batches=1)
     fetcher = Fetcher(talk, topic)

@@ -1,4 +1,4 @@
-"""Frames that are no proper requests, and ApiVersions, which answers what it does not know."""
+"""Conversations with malformed frames, and with ApiVersions, which responds even to versions that it does not know."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unknown_requests(talk: Conversation) -> None:
 
 
 def api_versions(talk: Conversation) -> None:
-    """Ask for versions in versions that exist, and in others."""
+    """Send ApiVersions in versions that exist, and in versions that do not."""
     key = ApiKey.API_VERSIONS
     named = {"client_software_name": "test", "client_software_version": "1.0"}
     for version in (0, 1, 2, 3, 4, 5):
@@ -71,7 +71,7 @@ def _served(response: Any) -> Any:
 
 
 def damaged_bodies(talk: Conversation) -> None:
-    """Cut every request short, and add bytes behind it."""
+    """Send every request without its last bytes, and with additional bytes at its end."""
     for key, served in SUPPORTED.items():
         if key in (ApiKey.PRODUCE, ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE):
             continue
@@ -84,7 +84,7 @@ def damaged_bodies(talk: Conversation) -> None:
 
 
 def trailing_bytes(talk: Conversation) -> None:
-    """Send bytes behind the body, which no field takes."""
+    """Send requests with bytes after the body that belong to no field."""
     named = {"client_software_name": "test", "client_software_version": "1.0"}
     for key, fields in (
         (ApiKey.METADATA, _METADATA),

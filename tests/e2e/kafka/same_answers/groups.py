@@ -1,4 +1,4 @@
-"""Groups of the classic protocol: their members, and what administrators ask about them."""
+"""Conversations about groups of the classic protocol: requests of members and of administrators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def join(
 
 
 def member_of(talk: Conversation, group: str, **more: Any) -> tuple[str, int]:
-    """Make a stable group of one member; return the member's id and generation."""
+    """Create a stable group with one member; return the member's id and generation."""
     noun = group.split("-")[0]
     response = join(talk, f"{noun} joins", group, **more)
     if response["error_code"] == MEMBER_ID_REQUIRED:
@@ -89,7 +89,7 @@ def leave(talk: Conversation, label: str, group: str, *members: tuple[str, str |
 
 
 def join_group(talk: Conversation) -> None:
-    """Join groups, rightly and wrongly."""
+    """Join groups by valid and invalid requests."""
     group = talk.named("g")
     join(talk, "empty group id", "")
     for timeout_ms in (-1, 0, 1, 5_999, 1_800_001, (1 << 31) - 1):
@@ -109,7 +109,7 @@ def join_group(talk: Conversation) -> None:
 
 
 def sync_group(talk: Conversation) -> None:
-    """Sync wrongly, and again."""
+    """Send invalid and repeated SyncGroup requests."""
     group = talk.named("g")
     sync(talk, "empty group id", "", 1, "m")
     sync(talk, "unknown group", talk.named("nowhere"), 1, "m")
@@ -136,7 +136,7 @@ def sync_group(talk: Conversation) -> None:
 
 
 def group_heartbeat(talk: Conversation) -> None:
-    """Send heartbeats of members, and of others."""
+    """Send heartbeats of members, and of clients that are not members."""
     group = talk.named("g")
     heartbeat(talk, "empty group id", "", 1, "m")
     heartbeat(talk, "unknown group", talk.named("nowhere"), 1, "m")

@@ -1,4 +1,4 @@
-"""Committed offsets of groups: OffsetCommit, OffsetFetch and OffsetDelete."""
+"""Conversations about committed offsets: OffsetCommit, OffsetFetch and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BY_ID = {ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10, ApiKey.TXN_OFFSET_C
 
 
 def topic_item(talk: Conversation, topic: str, key: ApiKey) -> dict[str, Any]:
-    """Return a topic of a request, named as the request's version does."""
+    """Return a topic item of a request, with the topic's name or id, as the request's version requires."""
     by_id = talk.version(key) >= _BY_ID[key]
     if by_id and topic in ("nowhere", "", "a b"):
         return {"name": topic, "topic_id": uuid.UUID(int=0) if topic == "" else _UNKNOWN_ID}
@@ -32,7 +32,7 @@ def commit(
     member: str = "",
     **more: Any,
 ) -> Any:
-    """Commit offsets; a part is a dictionary of what is not ordinary in it."""
+    """Commit offsets. Each partition is a dictionary of the fields that differ from the default."""
     ordinary = {
         "partition_index": 0,
         "committed_offset": 5,
@@ -67,7 +67,7 @@ def committed(
     epoch: int = -1,
     **more: Any,
 ) -> Any:
-    """Fetch committed offsets; those of all topics without a topic."""
+    """Fetch committed offsets of a topic; without a topic, those of all topics."""
     topics = None
     if topic is not None:
         topics = [topic_item(talk, topic, ApiKey.OFFSET_FETCH) | {"partition_indexes": [*indexes]}]
@@ -145,7 +145,7 @@ def offset_commit(talk: Conversation) -> None:
 
 
 def offset_fetch(talk: Conversation) -> None:
-    """Fetch what was committed, and what was not."""
+    """Fetch committed offsets of partitions with and without a commit."""
     topic, group = talk.topic("t", 3), talk.named("g")
     committed(talk, "unknown group", group, topic, 0)
     committed(talk, "unknown group, all", group, None)

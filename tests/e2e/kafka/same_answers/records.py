@@ -1,4 +1,4 @@
-"""Records: Produce, ListOffsets, DeleteRecords and OffsetForLeaderEpoch."""
+"""Conversations about records: Produce, ListOffsets, DeleteRecords and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def batch(
     key: bytes | None = b"k",
     **numbers: Any,
 ) -> bytes:
-    """Return a record batch of these values; without timestamps they are a second apart."""
+    """Return a record batch with these values. Without `timestamps_ms`, the timestamps are one second apart."""
     builder = BatchBuilder()
     for index, value in enumerate(values or ("v",)):
         at_ms = timestamps_ms[index] if timestamps_ms else T0_MS + 1000 * index
@@ -41,7 +41,7 @@ def produce(
     version: int | None = None,
     timeout_ms: int = 10_000,
 ) -> Any:
-    """Produce to one partition, by name and, in versions that name topics by id, by id."""
+    """Produce to one partition. The topic is given by name, or by id in versions that need an id."""
     if an_id is None and (version or talk.version(ApiKey.PRODUCE)) >= 13:
         an_id = talk.topic_id(topic)
     data = [{"index": partition, "records": records}]
@@ -71,7 +71,7 @@ def fill(talk: Conversation, topic: str, batches: int = 3, partition: int = 0) -
 
 
 def produce_ordinary(talk: Conversation) -> None:
-    """Produce rightly, with each of acks, and to partitions that are not there."""
+    """Send valid produce requests with each value of acks, and produce to partitions that do not exist."""
     topic = talk.topic("t", 2)
     for acks in (1, -1, 2, -2, 7):
         produce(talk, f"acks {acks}", topic, batch("a"), acks=acks)
@@ -155,7 +155,7 @@ def _with_attributes(content: bytes, attributes: int) -> bytes:
 
 
 def produce_configured(talk: Conversation) -> None:
-    """Produce what the topic's configs refuse or change."""
+    """Produce records that the topic's configs refuse or change."""
     compacted = talk.topic("compacted", cleanup_policy="compact")
     produce(talk, "compacted, key", compacted, batch("a"))
     produce(talk, "compacted, no key", compacted, batch("a", key=None))
@@ -231,7 +231,7 @@ def idempotent_producer(talk: Conversation) -> None:
 
 
 def list_offsets(talk: Conversation) -> None:
-    """Look offsets up by time, and with wrong epochs and levels."""
+    """Look up offsets by time, and with wrong leader epochs and isolation levels."""
     key, topic = ApiKey.LIST_OFFSETS, talk.topic("t", 2)
     fill(talk, topic)
 
@@ -291,7 +291,7 @@ def list_offsets(talk: Conversation) -> None:
 
 
 def delete_records(talk: Conversation) -> None:
-    """Delete records, also those that are not there."""
+    """Delete records, also at offsets that do not exist."""
     key, topic = ApiKey.DELETE_RECORDS, talk.topic("t", 2)
     fill(talk, topic)
 
@@ -330,7 +330,7 @@ def delete_records(talk: Conversation) -> None:
 
 
 def offset_for_leader_epoch(talk: Conversation) -> None:
-    """Ask where epochs end."""
+    """Request the end offsets of leader epochs."""
     key, topic = ApiKey.OFFSET_FOR_LEADER_EPOCH, talk.topic("t", 2)
     fill(talk, topic)
 
@@ -363,7 +363,7 @@ def offset_for_leader_epoch(talk: Conversation) -> None:
 
 
 def describe_producers(talk: Conversation) -> None:
-    """Ask for the producers of partitions."""
+    """Describe the producers of partitions."""
     key, topic = ApiKey.DESCRIBE_PRODUCERS, talk.topic("t", 2)
     response = talk.prepare(ApiKey.INIT_PRODUCER_ID, 1, transaction_timeout_ms=1000)
     numbers = {"producer_id": response["producer_id"], "producer_epoch": 0, "base_sequence": 0}

@@ -1,4 +1,4 @@
-"""What a user without rights is answered, and one who may see a topic but not change it."""
+"""Conversations of a user without rights, and of a user who may describe a topic but not change it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SALT: Final = b"s" * 16
 
 
 def create_user(talk: Conversation) -> None:
-    """Create bob's credential. He has no rights."""
+    """Create a credential for the user bob, who has no rights."""
     password = hashlib.pbkdf2_hmac("sha256", BOB.password.encode(), _SALT, _ITERATIONS)
     upsertion = {
         "name": BOB.user,

@@ -1,4 +1,4 @@
-"""Topics: their metadata, creation, growth and deletion."""
+"""Conversations about topics: metadata, creation, additional partitions, and deletion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ODD_NAMES = ("", ".", "..", "a b", "a/b", "é", "x" * 249, "x" * 250, "*", "__co
 
 
 def metadata(talk: Conversation) -> None:
-    """Ask for topics by name and by id."""
+    """Request metadata of topics by name and by id."""
     key, topic = ApiKey.METADATA, talk.topic("t", 3)
     topic_id, version = talk.topic_id(topic), talk.version(ApiKey.METADATA)
 
@@ -69,7 +69,7 @@ def metadata(talk: Conversation) -> None:
 
 
 def auto_creation(talk: Conversation) -> None:
-    """Ask for topics that a broker may create."""
+    """Request metadata of topics that a broker may create automatically."""
     key = ApiKey.METADATA
     for name in ("", "a b", "x" * 250):
         topics = [{"name": name, "topic_id": _NO_ID}]
@@ -77,7 +77,7 @@ def auto_creation(talk: Conversation) -> None:
 
 
 def create_topics(talk: Conversation) -> None:
-    """Create topics, rightly and wrongly."""
+    """Create topics, by valid and invalid requests."""
     key = ApiKey.CREATE_TOPICS
 
     def topic(name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def delete_topics(talk: Conversation) -> None:
 
 
 def create_partitions(talk: Conversation) -> None:
-    """Grow topics, and try to shrink them."""
+    """Add partitions to topics, and try to remove partitions."""
     key, topic = ApiKey.CREATE_PARTITIONS, talk.topic("t", 2)
 
     def grow(label: str, *topics: tuple[str, int, Any], validate_only: bool = False) -> None:

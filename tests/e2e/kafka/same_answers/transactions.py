@@ -1,4 +1,4 @@
-"""Producer ids and transactions."""
+"""Conversations about producer ids and transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUMPING_END = 5
 
 
 class Producer:
-    """A transactional producer: its id, epoch and sequence, as the responses say."""
+    """A transactional producer: its producer id, epoch and sequence according to the responses."""
 
     def __init__(self, talk: Conversation, noun: str = "tx") -> None:
         self._talk = talk
@@ -108,7 +108,7 @@ def init(talk: Conversation, label: str, transactional_id: str | None, **more: A
 
 
 def init_producer_id(talk: Conversation) -> None:
-    """Ask for producer ids with every combination of what may be wrong."""
+    """Request producer ids, with every combination of wrong fields."""
     init(talk, "idempotent", None)
     init(talk, "empty id", "")
     for timeout_ms in (0, -1, 1, 900_000, 900_001, (1 << 31) - 1):
@@ -149,7 +149,7 @@ def init_producer_id(talk: Conversation) -> None:
 
 
 def transaction(talk: Conversation) -> None:
-    """Transactions that commit, abort, and go wrong."""
+    """Run transactions that commit, that abort, and that fail."""
     topic, producer = talk.topic("t", 3), Producer(talk)
     producer.begin("first")
     producer.end("end, nothing begun")
@@ -205,7 +205,7 @@ def transaction(talk: Conversation) -> None:
 
 
 def fenced_producer(talk: Conversation) -> None:
-    """A producer that another one with the same id has replaced."""
+    """Send requests of a producer that a newer producer with the same transactional id has replaced."""
     topic, old = talk.topic("t", 2), Producer(talk)
     old.begin("old")
     old.add("added", (topic, [0]))
@@ -222,7 +222,7 @@ def fenced_producer(talk: Conversation) -> None:
 
 
 def add_partitions(talk: Conversation) -> None:
-    """Add partitions wrongly."""
+    """Add partitions to transactions by invalid requests."""
     topic, producer = talk.topic("t", 2), Producer(talk)
     producer.begin("first")
     producer.add("unknown topic", ("nowhere", [0]))
@@ -250,7 +250,7 @@ def add_partitions(talk: Conversation) -> None:
 
 
 def transactional_offsets(talk: Conversation) -> None:
-    """Commit offsets in transactions, rightly and wrongly."""
+    """Commit offsets in transactions, by valid and invalid requests."""
     topic, group, producer = talk.topic("t", 2), talk.named("g"), Producer(talk)
     producer.begin("first")
     producer.add_offsets("empty group", "")
@@ -348,7 +348,7 @@ def describe_transactions(talk: Conversation) -> None:
 
 
 def find_coordinator(talk: Conversation) -> None:
-    """Ask for coordinators of each kind."""
+    """Look up coordinators of each kind."""
     key, version = ApiKey.FIND_COORDINATOR, talk.version(ApiKey.FIND_COORDINATOR)
     for kind in (0, 1, 2, 3, -1, 99):
         if kind != 0 and version == 0:
@@ -363,7 +363,7 @@ def find_coordinator(talk: Conversation) -> None:
 
 
 def write_markers(talk: Conversation) -> None:
-    """Write markers, as only coordinators and kafka-transactions do."""
+    """Send WriteTxnMarkers, which otherwise only coordinators and kafka-transactions.sh send."""
     key, topic = ApiKey.WRITE_TXN_MARKERS, talk.topic("t", 2)
     talk.ask("none", key, markers=[])
     marker = {

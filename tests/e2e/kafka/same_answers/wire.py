@@ -1,4 +1,6 @@
-"""Raw requests over one TCP connection: messages are made from plain dictionaries, and read as such."""
+"""Sends raw requests over a TCP connection. Requests are made from plain dictionaries, and responses are decoded to
+dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _NAME: Final = b"differ"
 
 
 def request_body(key: ApiKey, version: int, fields: Fields) -> bytes:
-    """Encode a request. Fields that the version does not have are left out; a field that the version should have, and
-    no version has, is an error of the table.
+    """Encode a request. Fields that this version does not have are left out. A field that no version has is an error in
+    the conversation.
     """
     request = MESSAGES[key][0]
     _check_names(request._struct, fields, key.name, version)
@@ -87,7 +89,7 @@ class Login(NamedTuple):
 
 
 class Connection:
-    """One connection at a time to a broker; it is opened again after the broker has closed it."""
+    """A connection to a broker. After the broker has closed it, the next request opens a new one."""
 
     def __init__(self, address: Address, login: Login | None = None) -> None:
         self._address = address
