@@ -98,8 +98,8 @@ def parametrize(spec: Object, name: str, values: str) -> None:
 
 
 def block(match: re.Match[str]) -> str:
-    """Return the replacement for a line with a marker: an expression that prints several lines. They are items of the
-    same list, or the value of the line's key.
+    """Return the replacement for a line with a marker: an expression that prints several lines. These lines are items
+    of the same list, or the value of the line's key.
     """
     indent, before, expression = len(match[1]), match[2], match[3]
     if before == "- ":

@@ -135,7 +135,7 @@ def _arguments(parser: ArgumentParser) -> None:
         "--batch-files-max",
         type=count,
         default=None,
-        help="read at most this many files per trigger",
+        help="read at most this many files per trigger; default: no limit",
     )
 
 

@@ -95,7 +95,8 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         default=None,
-        help="directory of the query's checkpoint; default: checkpoints/NAME of the pipeline",
+        help="directory of the query's checkpoint; default: a directory with the pipeline's name"
+        " in ./checkpoints",
     )
     parser.add_argument(
         "--starting",
@@ -115,7 +116,7 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         "--batch-offsets-max",
         type=count,
         default=None,
-        help="read at most this many offsets per trigger",
+        help="read at most this many offsets per trigger; default: no limit",
     )
     parser.add_argument("--master", default=None, help="URL of Spark's master; default: local[*]")
     for name, meaning in (

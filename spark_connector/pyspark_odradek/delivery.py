@@ -30,7 +30,7 @@ MARGIN_S: Final = 60.0
 
 
 class OutputRecord(NamedTuple):
-    """A row as a record.
+    """A row of a DataFrame, converted to a record.
 
     If `partition` is None, the producer chooses the partition by the key; for a record without a key it changes the
     partition from batch to batch.

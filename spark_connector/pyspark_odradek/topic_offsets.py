@@ -120,7 +120,9 @@ class TopicOffsets:
         return self._at_times(dict.fromkeys(names, bound.timestamp_ms), is_start=is_start)
 
     def first_at_or_after(self, timestamps_ms: Mapping[TopicPartition, int]) -> PartitionOffsets:
-        """Return the offset of the first record at or after each time, or the partition's end if there is none."""
+        """Return for each partition the offset of the first record at or after its time, or the partition's end if
+        there is no such record.
+        """
         offsets = self._look_up(timestamps_ms)
         missing = [name for name, offset in offsets.items() if offset < 0]
         return offsets | self._look_up(dict.fromkeys(missing, LATEST))

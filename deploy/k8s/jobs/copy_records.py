@@ -22,7 +22,9 @@ def main() -> None:
     parser.add_argument(
         "--from", dest="source", required=True, help="topic whose records are copied"
     )
-    parser.add_argument("--to", dest="target", required=True, help="topic to which they are copied")
+    parser.add_argument(
+        "--to", dest="target", required=True, help="topic to which the records are copied"
+    )
     parser.add_argument(
         "--checkpoint",
         type=Path,

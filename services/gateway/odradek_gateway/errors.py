@@ -41,7 +41,7 @@ class ErrorBody(BaseModel):
 
 
 class RestError(Exception):
-    """An error that becomes a response with `status` and the usual body."""
+    """An error that becomes an HTTP response with this status, and with the error code and message in its body."""
 
     def __init__(
         self, status: int, error_code: int, message: str, *, ends_connection: bool = False

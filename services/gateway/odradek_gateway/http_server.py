@@ -139,12 +139,12 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Count a part of the URL."""
+        """Count the bytes of a part of the URL, which belong to the request's head."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a complete header."""
+        """Count the bytes of a complete header."""
         self._count(len(name) + len(value))
         super().on_header(name, value)
 
@@ -268,7 +268,7 @@ class _Config(uvicorn.Config):
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, but it neither opens its listening socket nor handles signals: GatewayProcess does."""
+    """uvicorn's server without its listening socket and signal handlers: GatewayProcess has both."""
 
     def __init__(self, app: Any, settings: GatewaySettings, *, connections_max: int) -> None:
         self._refusals = RefusalLines()

@@ -127,7 +127,7 @@ async def _bounded(part: str, reading: Awaitable[T]) -> T | None:
             return await reading
     except (OdradekError, TimeoutError) as error:
         _log.warning(
-            "Metrics response is incomplete, because the brokers did not return one part",
+            "Response to a scrape lacks metrics because a read from the brokers failed",
             part=part,
             reason=repr(error),
         )

@@ -93,9 +93,9 @@ class RecordList(Generic[R]):
         return records
 
     def _add(self, records: list[R], piece: bytearray, *, is_first: bool) -> None:
-        """Decode the records between two cuts.
+        """Decode one piece of the array `records`, and add its records to `records`.
 
-        All pieces but the first begin with a comma or have no record.
+        Every piece except the first begins with a comma, or contains no record.
         """
         if not is_first:
             piece = piece.lstrip(_BLANKS)

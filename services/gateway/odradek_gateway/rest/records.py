@@ -126,7 +126,7 @@ class EmbeddedFormat(Protocol):
 
 
 class BinaryFormat:
-    """Keys and values as base64 strings."""
+    """The format `binary`: keys and values are base64 strings in JSON, and their decoded bytes in the log."""
 
     def __init__(self) -> None:
         self.body = JsonBody(
@@ -157,7 +157,7 @@ class BinaryFormat:
 
 
 class JsonFormat:
-    """Keys and values as JSON, kept byte for byte."""
+    """The format `json`: keys and values are any JSON values, stored byte for byte as the client wrote them."""
 
     def __init__(self) -> None:
         self.body = JsonBody(

@@ -262,7 +262,10 @@ class Instances:
             # Our certificate proves that the caller was authenticated, so the caller's own credentials
             # are never sent: an attacker who writes into the registry could have them sent to any address.
             if not owner.startswith("https://"):
-                _log.warning("Ignored a gateway whose address has no TLS", owner=owner)
+                _log.warning(
+                    "Request not passed on because the registered URL of the other gateway is not https",
+                    owner=owner,
+                )
                 return None
             headers |= on_behalf_of(current_caller())
         elif "authorization" in request.headers:
@@ -371,7 +374,10 @@ class Instances:
             try:
                 await self._sweep_once(limit_s)
             except (OdradekError, RestError, TimeoutError) as error:
-                _log.warning("Failed to look for unused consumer instances", reason=repr(error))
+                _log.warning(
+                    "Failed to close unused consumer instances or to renew registrations; trying again",
+                    reason=repr(error),
+                )
 
     async def _sweep_once(self, limit_s: float) -> None:
         # The registrations are written first, because closing instances may take long.
@@ -394,7 +400,7 @@ class Instances:
             if (spec.group, spec.name) not in self._local:
                 await self.registry.forget(spec.group, spec.name)
                 _log.info(
-                    "Deleted a consumer instance whose gateway is gone",
+                    "Deleted a consumer instance whose gateway no longer renews its registration",
                     group=spec.group,
                     instance=spec.name,
                 )
@@ -418,7 +424,7 @@ class Instances:
                     self._drop_local(instance)
             except (OdradekError, RestError, TimeoutError) as error:
                 _log.warning(
-                    "Failed to end an unused or moved consumer instance", reason=repr(error)
+                    "Failed to close an unused or moved consumer instance", reason=repr(error)
                 )
 
 

@@ -167,7 +167,7 @@ class ProducedRecord(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchEntry(ProducedRecord, kw_only=True):
-    """A record of a batch. The client chooses `id`, and the response refers to the record by it."""
+    """A record of a batch. The client chooses `id`, by which the response identifies the record."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
 
