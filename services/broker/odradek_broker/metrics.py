@@ -53,6 +53,7 @@ class BrokerMetrics:
     def collect(self) -> Iterator[Any]:
         """Yield the metric families; prometheus_client calls this."""
         yield from self._totals()
+        yield from self._topics()
         yield from self._gauges()
         yield from self._partitions()
         for source in self.extra:
@@ -124,6 +125,21 @@ class BrokerMetrics:
                 buckets=latencies.cumulative(),
                 sum_value=latencies.sum_seconds,
             )
+
+    def _topics(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily
+
+        bytes_in = CounterMetricFamily(
+            f"{PREFIX}topic_bytes_in", "Bytes appended as a leader, by topic", labels=["topic"]
+        )
+        bytes_out = CounterMetricFamily(
+            f"{PREFIX}topic_bytes_out", "Bytes read for consumers, by topic", labels=["topic"]
+        )
+        for topic, traffic in self._table.counters.traffic.items():
+            bytes_in.add_metric([topic], traffic.bytes_in)
+            bytes_out.add_metric([topic], traffic.bytes_out)
+        yield bytes_in
+        yield bytes_out
 
     def _gauges(self) -> Iterator[Any]:
         from prometheus_client.core import GaugeMetricFamily

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer, EverybodyMay
+from odradek_broker.access.logins import Logins
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.access.sasl import load_scramp, token_verifier
 from odradek_broker.broker import Broker, Environment
@@ -90,7 +91,8 @@ class BrokerProcess:
         self._tokens = token_verifier(settings)
         if settings.authenticated_listeners():
             load_scramp()
-        self._kafka = KafkaListeners(settings, self._tls, tokens=self._tokens)
+        self._logins = Logins()
+        self._kafka = KafkaListeners(settings, self._tls, tokens=self._tokens, logins=self._logins)
         self._authorizer: Authorizer = (
             AclAuthorizer(settings.super_users) if settings.authorizer else EverybodyMay()
         )
@@ -177,6 +179,7 @@ class BrokerProcess:
             tokens=self._tokens,
             is_registered=lambda broker_id: broker_id in self._broker.feed.image.brokers,
             budget=self._budget,
+            logins=self._logins,
         )
         self._ports |= self._grpc.bind()
         self._ports |= self._kafka.bind()
@@ -191,6 +194,8 @@ class BrokerProcess:
             loop_lag_seconds=lambda: self._broker.upkeep.loop_lag_s,
         )
         self._metrics.extra.append(self._kafka.counters.families)
+        self._metrics.extra.append(self._grpc.calls.families)
+        self._metrics.extra.append(self._logins.families)
         self._metrics.extra.append(self._broker.transactions.coordinator.metrics.families)
         certificates = {
             "ssl.certificate.location": settings.ssl_certificate,

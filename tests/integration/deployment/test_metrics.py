@@ -27,6 +27,12 @@ WATCHED = {
             "produce_latency_seconds",
             "bytes_in",
             "bytes_out",
+            "topic_bytes_in",
+            "topic_bytes_out",
+            "grpc_calls",
+            "grpc_call_latency_seconds",
+            "grpc_open_streams",
+            "logins",
             "replication_bytes_in",
             "replication_bytes_out",
             "under_replicated_partitions",
@@ -118,6 +124,9 @@ def test_a_produce_is_counted_and_timed(cluster: EmbeddedCluster) -> None:
         if s.labels == {"topic": "watched", "partition": "0"}
     )
     assert log_end == 1
+    by_topic = {s.labels["topic"]: s.value for s in found[BROKER + "topic_bytes_in"].samples}
+    (total,) = found[BROKER + "bytes_in"].samples
+    assert by_topic["watched"] == total.value > 0
 
 
 @pytest.mark.parametrize("process", list(WATCHED))

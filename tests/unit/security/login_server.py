@@ -19,6 +19,7 @@ from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.sasl import credential_of
 from odradek_broker.rpc import auth_servicer
 from odradek_broker.rpc.authorization import Authorization
+from odradek_broker.rpc.call_counts import GrpcCalls
 from odradek_broker.rpc.callers import Callers, current_caller
 from odradek_broker.rpc.intake import GrpcIntake
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
@@ -96,6 +97,7 @@ async def login_server(
     lifetime_ms: int = 60_000,
     tokens: TokenVerifier | None = None,
     intake: GrpcIntake | None = None,
+    calls: GrpcCalls | None = None,
 ) -> AsyncIterator[LoginServer]:
     """Serve until the `with` block ends."""
     users: dict[tuple[str, ScramMechanism], UserScramCredential] = {}
@@ -107,7 +109,7 @@ async def login_server(
         wants_login=wants_login,
         delegates=delegates,
     )
-    server = new_client_server([Authorization(callers, intake=intake)])
+    server = new_client_server([Authorization(callers, intake=intake, calls=calls)])
     pb_grpc.add_BrokerServiceServicer_to_server(WhoAmI(), server)  # type: ignore[abstract]
     login = auth_servicer.AuthServicer(
         mechanisms=mechanisms,

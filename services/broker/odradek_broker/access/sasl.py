@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from odradek_broker.access.logins import Logins
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.records import ScramMechanism, UserScramCredential
 from odradek_runtime.budget.client_budget import ClientBudget
@@ -155,9 +156,11 @@ class SaslExchange:
         mechanisms: tuple[str, ...],
         credentials: Credentials,
         tokens: TokenVerifier | None = None,
+        logins: Logins | None = None,
     ) -> None:
         """`tokens` checks OAUTHBEARER tokens. It is required if OAUTHBEARER is one of the mechanisms."""
         self.mechanisms = mechanisms
+        self._logins = logins or Logins()
         self.lifetime_ms: int | None = None
         """How long the login lasts, in ms. Only logins by token have such a limit; None means no limit."""
         self._tokens = tokens
@@ -185,6 +188,7 @@ class SaslExchange:
         """Begin an exchange, also to reauthenticate. Return False if the mechanism is not offered or a login failed."""
         if mechanism not in self.mechanisms or self._stage is _Stage.FAILED:
             self._stage = _Stage.FAILED
+            self._logins.failed("")
             return False
         self._stage = _Stage.CHOSEN
         self._mechanism = mechanism
@@ -199,6 +203,7 @@ class SaslExchange:
         """
         if self._stage is not _Stage.CHOSEN:
             self._stage = _Stage.FAILED
+            self._logins.failed("")
             raise LoginFailed("the client sent a SASL token before it had chosen a mechanism")
         try:
             if len(token) > _TOKEN_BYTES_MAX:
@@ -212,6 +217,7 @@ class SaslExchange:
             return self._scram_step(token)
         except LoginFailed:
             self._stage = _Stage.FAILED
+            self._logins.failed(self._mechanism)
             raise
 
     async def _plain(self, token: bytes) -> bytes:
@@ -340,6 +346,7 @@ class SaslExchange:
         self.user = user
         self.credential = credential
         self._stage = _Stage.COMPLETE
+        self._logins.succeeded(self._mechanism)
 
 
 def credential_of(

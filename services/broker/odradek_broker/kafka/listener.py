@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
+from odradek_broker.access.logins import Logins
 from odradek_broker.access.sasl import SaslExchange
 from odradek_broker.kafka.connection import KafkaConnection
 from odradek_broker.kafka.connection_owner import Connection
@@ -75,9 +76,15 @@ class KafkaListeners:
     """All Kafka listeners of one broker: their sockets, limits and open connections."""
 
     def __init__(
-        self, settings: BrokerSettings, tls: TlsFiles | None, *, tokens: TokenVerifier | None = None
+        self,
+        settings: BrokerSettings,
+        tls: TlsFiles | None,
+        *,
+        tokens: TokenVerifier | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self._tokens = tokens
+        self._logins = logins or Logins()
         self._settings = settings
         self._tls = tls
         self.counters = KafkaCounters()
@@ -118,6 +125,7 @@ class KafkaListeners:
                     arriving=self.arriving,
                     early=self.early,
                     tokens=self._tokens,
+                    logins=self._logins,
                 )
                 for address in self._settings.listeners
                 if address.name in self._sockets
@@ -182,9 +190,11 @@ class _Listener:
         arriving: ArrivingBytes,
         early: Shares,
         tokens: TokenVerifier | None,
+        logins: Logins,
     ) -> None:
         self.name = address.name
         self._tokens = tokens
+        self._logins = logins
         self.registry = registry
         self.scratch = bytearray(SCRATCH_BYTES)
         self.frame_folder = settings.log_dir
@@ -250,6 +260,7 @@ class _Listener:
                 mechanisms=self._settings.mechanisms_of(self.name),
                 credentials=lambda: self.registry.services.image.scram,
                 tokens=self._tokens,
+                logins=self._logins,
             )
         elif is_encrypted:
             shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)

@@ -6,14 +6,54 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Final, Self
+from weakref import WeakValueDictionary
 
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.replication.transaction_incidents import TransactionIncidents
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import Offset, TopicName
 from odradek_runtime.latencies import Latencies
 
 STEPS_MAX: Final = 1024
+TOPICS_MAX: Final = 1000
+OTHER_TOPICS: Final = "(others)"
+"""The label of the topics beyond the first TOPICS_MAX. It cannot be the name of a topic."""
 _NO_STEPS: Final[deque[tuple[Offset, int]]] = deque(maxlen=0)
+
+
+class TopicTraffic:
+    """The bytes of one topic that this broker has appended as a leader, and has read for consumers."""
+
+    __slots__ = ("__weakref__", "bytes_in", "bytes_out")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+
+class Traffic:
+    """The traffic by topic. The replicas of a topic share one TopicTraffic, which ends with the last of them.
+
+    At most TOPICS_MAX topics are counted apart, so that the metrics stay small; the others share one.
+    """
+
+    def __init__(self) -> None:
+        self._by_topic: WeakValueDictionary[str, TopicTraffic] = WeakValueDictionary()
+        self._others = TopicTraffic()
+
+    def of(self, topic: TopicName) -> TopicTraffic:
+        """Return the traffic of a topic, for a replica to keep."""
+        traffic = self._by_topic.get(topic)
+        if traffic is None:
+            if len(self._by_topic) >= TOPICS_MAX:
+                return self._others
+            traffic = self._by_topic[topic] = TopicTraffic()
+        return traffic
+
+    def items(self) -> list[tuple[str, TopicTraffic]]:
+        """Return the traffic by topic. OTHER_TOPICS, for those that are not counted apart, is there once it has any."""
+        others = self._others
+        more = [(OTHER_TOPICS, others)] if others.bytes_in or others.bytes_out else []
+        return [*self._by_topic.items(), *more]
 
 
 class Counters:
@@ -36,6 +76,7 @@ class Counters:
         "replication_bytes_in",
         "replication_bytes_out",
         "sync_latencies",
+        "traffic",
         "transaction_incidents",
         "truncations",
     )
@@ -57,6 +98,7 @@ class Counters:
         self.replication_bytes_out = 0
         self.produce_latencies = Latencies()  # from the end of the checks to the outcome
         self.sync_latencies = Latencies()
+        self.traffic = Traffic()
         self.transaction_incidents = TransactionIncidents()
         self.truncations = 0
 

@@ -238,6 +238,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         host, counters = self.host, self._rules.table.counters
         counters.fetch_reads += 1
         counters.fetch_bytes += result.size_bytes
+        host.traffic.bytes_out += result.size_bytes
         aborted = None
         if is_committed_only:
             aborted = [

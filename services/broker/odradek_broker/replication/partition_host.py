@@ -90,6 +90,7 @@ class PartitionHost:
         "partition",
         "replica",
         "topic",
+        "traffic",
         "watchers",
         "work",
     )
@@ -105,6 +106,7 @@ class PartitionHost:
         shared: Surroundings[PartitionHost],
     ) -> None:
         self.topic = topic
+        self.traffic = shared.counters.traffic.of(topic)
         self.log = log
         self.partition: TopicIdPartition = log.id
         self.watchers: dict[Watcher[PartitionHost], None] = {}  # in the order of registration
@@ -317,6 +319,7 @@ class PartitionHost:
         try:
             info = self.log.append(produce.stamped(base_offset, epoch), now_ms=now_ms)
             counters.append_bytes += info.size_bytes
+            self.traffic.bytes_in += info.size_bytes
             counters.append_records += produce.batches.record_count
             counters.append_batches += len(produce.batches.positions)
             self._visible.appended(info.end_offset, info.size_bytes)
@@ -460,6 +463,7 @@ class PartitionHost:
                 data, records, batches = self._requests.batches_of(effect)
                 info = self.log.append(data, now_ms=now_ms)
                 counters.append_bytes += info.size_bytes
+                self.traffic.bytes_in += info.size_bytes
                 counters.append_records += records
                 counters.append_batches += batches
         except LogFailed as failure:

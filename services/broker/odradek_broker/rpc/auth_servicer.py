@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.grpc_sessions import GrpcSessions
+from odradek_broker.access.logins import Logins
 from odradek_broker.access.sasl import Credentials, LoginFailed, SaslExchange, note_failed_login
 from odradek_broker.rpc.callers import MethodHandler, ServerContext, host_of
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
@@ -57,8 +58,10 @@ class AuthServicer:
         sessions: GrpcSessions,
         budget: ClientBudget,
         tokens: TokenVerifier | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self._mechanisms = mechanisms
+        self._logins = logins
         self._credentials = credentials
         self._sessions = sessions
         self._budget = budget
@@ -98,7 +101,10 @@ class AuthServicer:
         ):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "too many logins at once")
         exchange = SaslExchange(
-            mechanisms=self._mechanisms, credentials=self._credentials, tokens=self._tokens
+            mechanisms=self._mechanisms,
+            credentials=self._credentials,
+            tokens=self._tokens,
+            logins=self._logins,
         )
         if not exchange.choose(mechanism):
             offered = ", ".join(self._mechanisms)

@@ -26,6 +26,7 @@ from grpc_health.v1 import health_pb2
 from odradek_broker.access.grpc_sessions import GrpcSession
 from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
 from odradek_broker.access.rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, needs_of
+from odradek_broker.rpc.call_counts import GrpcCalls
 from odradek_broker.rpc.callers import (
     Caller,
     Callers,
@@ -61,8 +62,13 @@ class Authorization(grpc.aio.ServerInterceptor):
     """Identifies callers, and refuses calls to which they have no right before a servicer sees them."""
 
     def __init__(
-        self, callers: Callers, quotas: Quotas | None = None, intake: GrpcIntake | None = None
+        self,
+        callers: Callers,
+        quotas: Quotas | None = None,
+        intake: GrpcIntake | None = None,
+        calls: GrpcCalls | None = None,
     ) -> None:
+        self._calls = calls or GrpcCalls()
         self._callers = callers
         self._quotas = quotas or Quotas()
         self._intake = intake or GrpcIntake()
@@ -83,9 +89,9 @@ class Authorization(grpc.aio.ServerInterceptor):
         made = grpc.stream_stream_rpc_method_handler
         if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
             # A caller that has not logged in is refused before the broker reads any of its messages.
-            return (
-                _unread_check(handler) if method == _HEALTH_CHECK else made(self._refusal(method))
-            )
+            if method == _HEALTH_CHECK:
+                return _unread_check(handler)
+            return made(self._counted(method, handler, self._refusal(method)))
         is_public = method.startswith(_PUBLIC)
         if handler.unary_unary is not None:
             inner = handler.unary_unary if is_public else self._checked(method, handler.unary_unary)
@@ -99,11 +105,23 @@ class Authorization(grpc.aio.ServerInterceptor):
             else:
                 wrapped = self._conversation(method, handler.stream_stream)
                 return made(
-                    wrapped,
+                    self._counted(method, handler, wrapped),
                     request_deserializer=handler.request_deserializer,
                     response_serializer=handler.response_serializer,
                 )
-        return made(wrapped, response_serializer=handler.response_serializer)
+        return made(
+            self._counted(method, handler, wrapped),
+            response_serializer=handler.response_serializer,
+        )
+
+    def _counted(self, method: str, handler: MethodHandler, serve: Conversation) -> Conversation:
+        is_stream = handler.unary_unary is None
+
+        async def counted(requests: object, context: ServerContext) -> None:
+            with self._calls.counted(method, context, is_stream=is_stream):
+                await serve(requests, context)
+
+        return counted
 
     async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
         """Return the caller if it may have another call open; abort the call otherwise."""

@@ -23,11 +23,13 @@ from google.protobuf.message import Message
 
 from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.access.grpc_sessions import GrpcSessions
+from odradek_broker.access.logins import Logins
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.access.sasl import Credentials
 from odradek_broker.listener_settings import REPLICATION, is_grpc_listener
 from odradek_broker.rpc import auth_servicer
 from odradek_broker.rpc.authorization import Authorization
+from odradek_broker.rpc.call_counts import GrpcCalls
 from odradek_broker.rpc.callers import Callers, MethodHandler, ServerContext
 from odradek_broker.rpc.intake import GrpcIntake
 from odradek_broker.rpc.unfinished import ConnectionWatch
@@ -118,7 +120,10 @@ class GrpcListeners:
         tokens: TokenVerifier | None,
         is_registered: Callable[[BrokerId], bool],
         budget: ClientBudget,
+        logins: Logins,
     ) -> None:
+        self.calls = GrpcCalls()
+        self._logins = logins
         self._intake = GrpcIntake(budget)
         self.sessions = GrpcSessions(credentials, lifetime_ms=settings.session_lifetime_ms)
         self._settings = settings
@@ -191,7 +196,7 @@ class GrpcListeners:
             refusals=self._intake.budget.refusals,
         )
         server = new_client_server(
-            [Authorization(callers, self._quotas, self._intake)],
+            [Authorization(callers, self._quotas, self._intake, self.calls)],
             self._connection_bounds(min(settings.connections_max_idle_ms, _CLIENT_IDLE_MS_MAX)),
         )
         self._clients[name] = server
@@ -212,6 +217,7 @@ class GrpcListeners:
                 sessions=self.sessions,
                 budget=self._intake.budget,
                 tokens=self._tokens,
+                logins=self._logins,
             )
             services = [*to_clients(server), auth_servicer.add_to(server, login)]
             enable_reflection(server, services)

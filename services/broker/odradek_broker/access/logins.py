@@ -1,0 +1,39 @@
+"""Counts logins by mechanism and result, for the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+
+class Logins:
+    """Logins by SASL over Kafka and gRPC. A login that a client repeats on its connection counts again.
+
+    The mechanism of a login that chose none, or one that the listener does not offer, is "".
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()  # by mechanism and result
+
+    def succeeded(self, mechanism: str) -> None:
+        self.counts[mechanism, "success"] += 1
+
+    def failed(self, mechanism: str) -> None:
+        self.counts[mechanism, "failure"] += 1
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the metric for prometheus_client."""
+        from prometheus_client.core import CounterMetricFamily
+
+        logins = CounterMetricFamily(
+            "odradek_broker_logins",
+            "Logins by SASL, by mechanism and result; the mechanism is empty if it is not offered",
+            labels=["mechanism", "result"],
+        )
+        for (mechanism, result), count in self.counts.items():
+            logins.add_metric([mechanism, result], count)
+        yield logins

@@ -1,0 +1,91 @@
+"""Counts the gRPC calls of clients, for the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from odradek_broker.rpc.callers import ServerContext
+from odradek_runtime.latencies import Latencies
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+_PREFIX: Final = "odradek_broker_grpc_"
+_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode if code.value[0]}
+
+
+class GrpcCalls:
+    """Calls by method, counted when they end, with their status codes. Only methods that the broker has are counted.
+
+    Produce and Fetch are streams of many requests: a stream is one call, which is open for as long as its client runs.
+    """
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, str]] = Counter()  # by method and status code
+        self.latencies: defaultdict[str, Latencies] = defaultdict(Latencies)  # unary calls only
+        self.streams: Counter[str] = Counter()  # open streams, by method
+
+    @contextmanager
+    def counted(self, path: str, context: ServerContext, *, is_stream: bool) -> Iterator[None]:
+        """Count the call that the block serves. `path` is the full name of its method, as gRPC has it."""
+        method, code, began_s = path.rpartition("/")[2], "UNKNOWN", perf_counter()
+        self.streams[method] += is_stream
+        try:
+            yield
+            code = "OK"
+        except asyncio.CancelledError:
+            code = "CANCELLED"
+            raise
+        except BaseException:
+            code = _code_of(context)
+            raise
+        finally:
+            self.ended[method, code] += 1
+            if is_stream:
+                self.streams[method] -= 1
+            else:
+                self.latencies[method].observe(perf_counter() - began_s)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics for prometheus_client."""
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        calls = CounterMetricFamily(
+            f"{_PREFIX}calls", "gRPC calls of clients that ended", labels=["method", "code"]
+        )
+        for (method, code), count in self.ended.items():
+            calls.add_metric([method, code], count)
+        yield calls
+        latencies = HistogramMetricFamily(
+            f"{_PREFIX}call_latency_seconds",
+            "Time of unary gRPC calls of clients",
+            labels=["method"],
+        )
+        for method, seen in self.latencies.items():
+            latencies.add_metric([method], seen.cumulative(), seen.sum_seconds)
+        yield latencies
+        streams = GaugeMetricFamily(
+            f"{_PREFIX}open_streams", "Open gRPC streams of clients", labels=["method"]
+        )
+        for method, count in self.streams.items():
+            streams.add_metric([method], count)
+        yield streams
+
+
+def _code_of(context: ServerContext) -> str:
+    """Return the name of the status that a handler has set before it raised; UNKNOWN if it set none."""
+    code: object = context.code()  # what `abort` or `set_code` was given; the number 0 before that
+    if isinstance(code, grpc.StatusCode):
+        return code.name
+    return _NAMES.get(code, "UNKNOWN") if isinstance(code, int) else "UNKNOWN"
