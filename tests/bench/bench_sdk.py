@@ -5,7 +5,7 @@
 
 Without --bootstrap it starts an embedded cluster of one controller and as many brokers as
 --replicas says. `records_per_s` and `mb_per_s` count values only; `cpu_s_per_gb` is CPU time of the
-client and of all brokers whose process ids are known; `limited_by` names what was busy.
+client and of all brokers whose process ids are known; `limited_by` says which part limited the speed.
 
 The targets, with everything on two cores: with one replica and records of 100 bytes, produce >=
 300,000/s, consume >= 1,000,000/s into Python objects and >= 5,000,000/s into Arrow; with three

@@ -1,4 +1,4 @@
-"""Sends HTTP requests cheaply from a process of its own, one at a time on each keep-alive
+"""Sends HTTP requests with little CPU time from a separate process, one at a time on each keep-alive
 connection.
 
 Requests are built once, and only the status and length of responses are checked. `closed` sends the

@@ -1,8 +1,8 @@
-"""Runs a well-behaved client as a process of its own, which writes and reads 1,000 records per
+"""Runs a well-behaved client in a separate process, which writes and reads 1,000 records per
 second over Kafka's protocol.
 
 It gets its settings as JSON. For each line on its standard input it prints the latencies since the
-line before: from send to acknowledgement (acks=all), and from send to receipt by the consumer.
+previous line: from send to acknowledgement (acks=all), and from send to receipt by the consumer.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Target:
             writer.transport.abort()
 
     async def again(self, attempt: Callable[[], Awaitable[None]]) -> None:
-        """Repeat the attempt, whatever ends it."""
+        """Repeat the attempt until cancelled, also after errors."""
         while True:
             try:
                 await attempt()

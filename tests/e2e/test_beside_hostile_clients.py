@@ -1,4 +1,4 @@
-"""Runs one hostile client of each kind beside an honest one, and measures the honest client's
+"""Runs one hostile client of each kind together with an honest one, and measures the honest client's
 latency and the broker's resources.
 
 `pytest -s -m long` prints the table. The latencies are valid only on a machine with a spare core

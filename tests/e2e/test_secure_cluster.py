@@ -37,7 +37,7 @@ SETTLED_S = 20.0
 
 
 def settled(ask: Callable[[], httpx.Response], status: int) -> httpx.Response:
-    """Repeat a request until it has this status, because brokers learn of a change one after the
+    """Repeat a request until it has this status, because brokers apply a change one after the
     other.
     """
     deadline_s = time.monotonic() + SETTLED_S

@@ -3,8 +3,8 @@ at once.
 
 Importing pytest, hypothesis and gRPC takes seconds, many times as long as the quickest tests of a
 mutant. The process has one thread. It reads jobs from its standard input, one in each JSON line,
-and writes the exit status of each, or null if the run did not end in time. Each run has a process
-group of its own, which is killed at its end, so that no process of a test remains. `WarmRunner` is
+and writes the exit status of each, or null if the run did not end in time. Each run has its own process
+group, which is killed at its end, so that no process of a test remains. `WarmRunner` is
 the other end of the pipes.
 """
 

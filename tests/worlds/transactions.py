@@ -3,8 +3,8 @@ once.
 
 It follows the coordinator's rules that TransactionGate relies on: a producer id and epoch have one
 transaction at a time, a decision is never changed, and the next transaction begins when every
-registered partition has confirmed its marker. `fail_over` makes it a new coordinator; what the old
-one has sent is still in flight.
+registered partition has confirmed its marker. `fail_over` makes it a new coordinator; messages of the old
+coordinator are still in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures one side with confluent-kafka, in a process of its own for each measurement.
+"""Measures one side with confluent-kafka, in a separate process for each measurement.
 
     python -m tests.bench.comparisons.kafka_client produce BOOTSTRAP TOPIC --acks 1 --size 100 ...
     ... consume BOOTSTRAP TOPIC --records 1000000

@@ -53,9 +53,9 @@ Cluster = KafkaCluster | OdradekCluster | OdradekHost
 class Load(NamedTuple):
     """The frame that each connection sends, and the position of an error code in the response.
 
-    If `goes_on` is set, a request goes on where the response of the one before it ended: eight bytes are copied from
-    the first position in the response to the second in the frame. The requests of `feeder`, one more connection with a
-    position of its own, do not count.
+    If `goes_on` is set, a request depends on the previous response: eight bytes are copied from
+    the first position in the response to the second position in the frame. `feeder` is another connection, with its
+    own position, whose requests do not count.
     """
 
     frames: Sequence[tuple[int, bytes]]  # port and frame

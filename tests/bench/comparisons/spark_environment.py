@@ -40,7 +40,7 @@ class Environment:
 
 
 def make(root: Path) -> Environment:
-    """Install what is missing. The first call needs `mvn`, a JDK and the network."""
+    """Install the missing packages and jars. The first call needs `mvn`, a JDK and the network."""
     made = Environment(root=root)
     root.mkdir(parents=True, exist_ok=True)
     if not made.python.exists():

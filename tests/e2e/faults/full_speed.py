@@ -1,4 +1,4 @@
-"""Runs a producer that sends as fast as it can, in a process of its own.
+"""Runs a producer that sends as fast as it can, in a separate process.
 
     python -m tests.e2e.faults.full_speed BOOTSTRAP TOPIC PARTITIONS SECONDS
 

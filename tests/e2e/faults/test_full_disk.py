@@ -1,7 +1,7 @@
 """The disk of one broker fills up under load and then has space again: the broker does not restart,
 and no record is lost.
 
-The broker's data directory is a small tmpfs of its own, which a file of another program fills.
+The broker's data directory is a separate small tmpfs, which a file of another program fills.
 """
 
 from __future__ import annotations

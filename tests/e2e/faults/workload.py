@@ -52,7 +52,7 @@ class Workload:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin_gap(self) -> None:
-        """Forget gaps that ended before now; gaps that are still open count from their
+        """Discard the gaps that ended before now; gaps that are still open count from their
         beginning.
         """
         self.longest_gap_s = 0.0
@@ -140,7 +140,7 @@ async def read_all(client: Client, topic: str, partitions: int) -> list[tuple[Pl
 def faults_of(
     acknowledged: Mapping[int, Place], sent: int, read: Iterable[tuple[Place, bytes]]
 ) -> list[str]:
-    """Return what is wrong with the log; empty if nothing is."""
+    """Return the faults of the log: lost, duplicated, reordered and misplaced records."""
     faults: list[str] = []
     seen: dict[int, Place] = {}
     last: dict[int, int] = {}

@@ -27,7 +27,7 @@ class Member(Protocol):
 def assert_shared_and_taken_over(
     bootstrap: str, topic: str, member: Callable[[str, str], Member]
 ) -> None:
-    """Assert that two members share the partitions, and that the one that stays takes over all;
+    """Assert that two members share the partitions, and that one owns all of them after the other has left;
     `member` starts a member.
     """
     make_topic(AdminClient({"bootstrap.servers": bootstrap}), topic, 4)

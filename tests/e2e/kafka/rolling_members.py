@@ -133,7 +133,7 @@ class Load:
             self._failures.append(error)
 
     def finish(self) -> set[int]:
-        """Stop, and return the numbers that were acknowledged, which are all that were sent."""
+        """Stop the producer, and return the numbers that were acknowledged. All numbers that were sent are."""
         self._stops.set()
         self._thread.join(TIMEOUT_S)
         assert self._producer.flush(TIMEOUT_S) == 0

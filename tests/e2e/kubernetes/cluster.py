@@ -1,9 +1,9 @@
 """A Kubernetes cluster of real programs on this machine: etcd, the API server, kubelets with
 containerd, CoreDNS.
 
-Each kubelet is a node in a zone of its own. Nodes share the machine's network namespace and one
-bridge; the pods of node N have the addresses 10.244.N.x. The cluster needs root, and leaves nothing
-behind but the given folder.
+Each kubelet is a node in a separate zone. Nodes share the machine's network namespace and one
+bridge; the pods of node N have the addresses 10.244.N.x. The cluster needs root. When it is closed,
+only the given folder remains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What NetworkPolicies allow, as nftables rules: a stand-in for a network plugin that enforces them.
+"""Converts NetworkPolicies to nftables rules, instead of a network plugin that enforces the policies.
 
 A pod that a policy selects for a direction may have only the connections of that direction that a policy allows. The
 node's own connections to its pods, such as probes, are not filtered.

@@ -148,7 +148,7 @@ def _source(module: str) -> Path:
 def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
     """Build the programs of Kubernetes.
 
-    Its staging modules have versions of their own, which its go.mod replaces by folders.
+    Its staging modules have other versions; Kubernetes' go.mod replaces them by folders.
     """
     scratch.mkdir()
     (scratch / "go.mod").write_text("module programs\n")

@@ -1,4 +1,4 @@
-"""Runs a Spark driver as a process of its own, so that it can be killed."""
+"""Runs a Spark driver in a separate process, so that it can be killed."""
 
 from __future__ import annotations
 

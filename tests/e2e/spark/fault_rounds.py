@@ -1,7 +1,7 @@
 """Injects one fault in each round while a query runs; every row must be written once: `python -m
 tests.e2e.spark.fault_rounds --rounds 20`.
 
-There are three brokers, three replicas, and a driver as a process of its own. In each round,
+There are three brokers, three replicas, and a driver in a separate process. In each round,
 records are sent, and when the query has read a part of them, a fault happens: a broker is killed, a
 broker is stopped in a controlled way, all leaders move while nothing stops, or the driver is killed
 with its JVM and its workers and restarted from the checkpoint. Each fault occurs once in every four

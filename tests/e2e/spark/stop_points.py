@@ -62,7 +62,7 @@ def reached(directory: Path, point: str) -> int | None:
 
 
 def disarm(directory: Path, point: str) -> None:
-    """Forget that a worker has stopped at the point."""
+    """Reset a point at which a worker has stopped, so that it can be armed again."""
     (directory / f"{point}.reached").unlink()
 
 

@@ -56,7 +56,7 @@ def test_twenty_kills_of_the_driver_and_twenty_of_executors(
 def test_the_rows_of_a_batch_write_whose_driver_died_do_not_hold_readers_up(
     spark_works: None, tmp_path: Path
 ) -> None:
-    """Nobody runs the write of a killed program again, so only the cluster can end its prepared tasks."""
+    """The write of a killed program is never run again, so only the cluster can end its prepared tasks."""
     lease_ms, point, stops = "3000", "before completion", tmp_path / "stops"
     plan = ClusterPlan(
         brokers=1, controllers=1, settings=(f"transaction.staged.lease.ms={lease_ms}",)

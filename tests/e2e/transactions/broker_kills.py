@@ -31,7 +31,7 @@ class BrokerKills:
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer than `COUNT_MIN` brokers were killed so far, so that the client must go on."""
+        """Whether fewer than `COUNT_MIN` brokers were killed so far, so that the client must continue."""
         return self.is_possible and self.count < COUNT_MIN
 
     def run(self) -> None:

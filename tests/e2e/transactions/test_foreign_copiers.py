@@ -44,7 +44,7 @@ def feed(bootstrap: str, topic: str, numbers: range) -> None:
 def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: Start) -> None:
     """Copy all records by a process that is killed and started again; each must be in the output once.
 
-    With several brokers, the copy goes on until enough of them were killed, one every 20 s.
+    With several brokers, the copy continues until enough brokers were killed, one every 20 s.
     """
     bootstrap = cluster.kafka_bootstrap
     source, sink = f"{name}-in", f"{name}-out"

@@ -1,4 +1,4 @@
-"""Transactions with kafka-python, aiokafka and the SDK, which have implementations of their own."""
+"""Transactions with kafka-python, aiokafka and the SDK, each of which has its own implementation."""
 
 from __future__ import annotations
 

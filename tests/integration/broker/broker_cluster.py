@@ -119,7 +119,7 @@ class BrokerProcess:
 
 
 class BrokerCluster:
-    """A controller in this process and broker processes beside it."""
+    """A controller in this process, and brokers in other processes."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class BrokerCluster:
         timeout_ms: int = 10_000,
         via: int | None = None,
     ) -> broker_service_pb2.ProducePartitionResult:
-        """Send one produce request to the leader, over a stream of its own."""
+        """Send one produce request to the leader, over a new stream."""
         broker_id = self.partition(topic, partition).leader if via is None else via
         call = self.broker_stub(broker_id).Produce()
         await call.write(produce_request(topic, records, partition, acks=acks, ms=timeout_ms))

@@ -75,7 +75,7 @@ class MemoryController(ControllerServicer):
     def __init__(
         self, *, cluster_id: str, controller_id: int = 1, seed: int = 7, **settings: Any
     ) -> None:
-        """`seed` determines the ids of topics, among other things."""
+        """`seed` determines all random values, such as the ids of topics."""
         self.core = Controller(
             ControllerSettings(cluster_id=cluster_id, **settings), random.Random(seed)
         )

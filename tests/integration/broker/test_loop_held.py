@@ -1,4 +1,4 @@
-"""No Kafka request blocks a broker's event loop for long without a pause, however much it names.
+"""No Kafka request blocks a broker's event loop for long without a pause, even with the largest number of items.
 
 The tests send the largest request that the decoder accepts: for every API in its newest version,
 one request for each array. The broker process measures the CPU time of each callback of its event

@@ -17,7 +17,7 @@ def names(path: Path, ending: str) -> list[str]:
 
 
 async def start_with(cluster: BrokerCluster, controller: MemoryController) -> None:
-    """Restart the broker with this controller, whose metadata an operator has told it to adopt."""
+    """Restart the broker with this controller, after an operator has made it adopt the controller's metadata log."""
     broker = cluster.brokers[1]
     await broker.kill()
     adopt_metadata(DiskStorage(), broker.directory, None)

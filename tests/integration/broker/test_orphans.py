@@ -1,4 +1,4 @@
-"""A process that was started with --exit-with-parent ends with its parent, whatever it is doing."""
+"""A process that was started with --exit-with-parent ends with its parent, even if it is busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No RPC blocks a broker's event loop for long without a pause, however much it names.
+"""No RPC blocks a broker's event loop for long without a pause, even with the largest number of items.
 
 The tests send every RPC for clients with as many items as brokers accept, one request for each
 repeated field. The broker process measures the CPU time of each callback of its event loop, as in

@@ -20,7 +20,7 @@ TOKEN = "of the simulated service account"
 
 
 class ApiServer:
-    """A server on a port of its own while it is open; `secrets` has the stored secrets, decoded."""
+    """A server on a free port of `host`. `secrets` has the decoded content of the stored secrets, by name."""
 
     def __init__(self, scratch: Path, *, host: str, namespace: str) -> None:
         self.secrets: dict[str, dict[str, bytes]] = {}

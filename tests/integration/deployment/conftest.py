@@ -44,7 +44,7 @@ class LoadPod:
         return float(self._told()["gap_s"])
 
     def verdict(self) -> dict[str, Any]:
-        """End the load, read all records back, and return what is wrong."""
+        """End the load, read all records back, and return the faults."""
         assert self._pod.process.stdin is not None
         self._pod.process.stdin.close()
         told = self._told()

@@ -1,4 +1,4 @@
-"""Runs in a pod of its own: it writes records with acks=all to a topic, and reports in JSON lines.
+"""Runs in a separate pod: it writes records with acks=all to a topic, and reports in JSON lines.
 
 It reads commands from standard input. For `gap` it prints the longest time in seconds between two
 acknowledgements of one partition since the last `gap`. The end of input ends the load; then it

@@ -1,6 +1,6 @@
 """A pod's sandbox without a container runtime: network and mount namespaces on one bridge.
 
-Each pod has an address of its own on the bridge, its volumes at their mount paths, a read-only root
+Each pod has its own address on the bridge, its volumes at their mount paths, a read-only root
 if the manifest says so, the manifest's user, no capabilities and no way to get any, and the
 cluster's DNS. The sandbox needs root and iproute2. Outside of the namespaces only the bridge is
 created, and it is removed with the sandbox.

@@ -43,9 +43,7 @@ class SimulatedKubernetes:
     """
 
     def __init__(self, overlay: str, scratch: Path, *, beside: Sequence[str] = ()) -> None:
-        """Jobs in the folders `beside` the overlay are known, too, and are started only by
-        `run_job`.
-        """
+        """`beside` names further folders with jobs. Only `run_job` starts these jobs."""
         self.scratch = scratch
         own = objects(overlay)
         self._own_jobs = [one["metadata"]["name"] for one in own if one["kind"] == "Job"]

@@ -43,7 +43,7 @@ def script(page: str, *, heading: str = "") -> str:
 
 
 async def run_part(program: str, **names: Any) -> None:
-    """Run a part of a program on a page, with these names as the rest of it would have made them."""
+    """Run a part of a program on a page. `names` are the variables that the earlier parts of the program define."""
     source = f"async def part({', '.join(names)}):\n" + textwrap.indent(program, "    ")
     scope: dict[str, Any] = {}
     exec(source, scope)

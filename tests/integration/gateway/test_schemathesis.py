@@ -1,4 +1,4 @@
-"""Runs all checks of schemathesis against a real gateway: it does what openapi.json says, whatever
+"""Runs all checks of schemathesis against a real gateway: its responses agree with openapi.json, whatever
 is sent.
 
 The checks run twice: with any names, and with names that exist, so that requests get further than

@@ -1,4 +1,4 @@
-"""No RPC blocks a controller's event loop for long without a pause, however much it names.
+"""No RPC blocks a controller's event loop for long without a pause, even with the largest number of items.
 
 The tests send every RPC that brokers forward for their clients, with as many items as brokers
 accept. The controller process measures the CPU time of each callback of its event loop

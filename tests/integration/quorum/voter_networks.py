@@ -1,4 +1,4 @@
-"""The networks of voters without the voters: they listen, connect, and record what they receive."""
+"""The networks of voters without the voters: they listen, connect, and record the messages that they receive."""
 
 from __future__ import annotations
 

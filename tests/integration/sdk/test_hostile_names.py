@@ -57,7 +57,7 @@ class Terminal:
         monkeypatch.setenv("ODRADEK_BOOTSTRAP", bootstrap)
 
     def run(self, words: list[str]) -> int:
-        """Run a command, and return its exit status. Whatever it prints must be harmless."""
+        """Run a command, and return its exit status. All of its output must be harmless to a terminal."""
         self._patch.setattr(sys, "argv", ["odradek", *words])
         self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value\n")))
         what = [word[:40] for word in words]

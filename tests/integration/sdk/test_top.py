@@ -80,7 +80,7 @@ class Terminal:
         self._output += os.read(self._master, 65536).decode()
 
     def screen(self, is_wanted: Callable[[list[str]], bool]) -> list[str]:
-        """Return the first screen of the present size that is as wanted. Others are skipped."""
+        """Return the first screen of the current size for which `is_wanted` returns True. Other screens are skipped."""
         columns, lines = self.size
         while True:
             *complete, self._output = self._output.split(HOME)

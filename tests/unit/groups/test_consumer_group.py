@@ -46,7 +46,7 @@ def catalog(version: int = 1, **counts: int) -> TopicCatalog:
 
 @dataclass
 class Member:
-    """A correct client: it takes over the partitions that it is assigned and gives up those that it must."""
+    """A correct client: it takes over the partitions that it is assigned, and revokes those that it must revoke."""
 
     name: str
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""Requests of administrators that are invalid in themselves are refused as a whole, and say what is wrong."""
+"""Requests of administrators that are invalid in themselves are refused as a whole, with an error that says why."""
 
 from __future__ import annotations
 

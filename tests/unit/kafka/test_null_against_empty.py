@@ -1,4 +1,4 @@
-"""Null and empty fields of requests, which mean different things: null stands for everything, empty for nothing."""
+"""Null and empty fields of requests, which mean different things: null means everything, empty means nothing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def asks(served: Services, topic: str, *, principal: str = "User:mallory") -> None:
-    """Check a caller's right to describe a topic, over a connection of its own."""
+    """Check a caller's right to describe a topic, over a new connection."""
     request = fake_broker.request(served, ApiKey.METADATA, 12, None, principal=principal)
     assert not request.allows_topic(Operation.DESCRIBE, topic)
 

@@ -1,5 +1,5 @@
 """Checks the rendered objects against Kubernetes' restricted Pod Security Standard, and against
-rules of our own.
+Odradek's own rules.
 """
 
 from __future__ import annotations

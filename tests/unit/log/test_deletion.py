@@ -1,4 +1,4 @@
-"""A deleted partition does not come back, whatever its name is and whatever errors its removal has, and other
+"""A deleted partition does not return, whatever its name is and whatever errors its removal has, and other
 partitions are not affected.
 """
 

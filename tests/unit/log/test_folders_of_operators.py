@@ -1,4 +1,4 @@
-"""What an operator puts into a data directory is neither deleted nor taken for a partition."""
+"""Files and folders that an operator puts into a data directory are neither deleted nor treated as partitions."""
 
 from __future__ import annotations
 

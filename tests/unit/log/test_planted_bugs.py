@@ -65,7 +65,7 @@ def copy_taken_for_the_directory(patch: pytest.MonkeyPatch) -> None:
 
 
 def transaction_index_taken_for_missing(patch: pytest.MonkeyPatch) -> None:
-    """A start takes a transaction index that is there for one that was never written."""
+    """A start treats an existing transaction index like one that was never written."""
     patch.setattr(Segment, "found", lambda segment, names: setattr(segment, "_aborted", []))
 
 

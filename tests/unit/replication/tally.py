@@ -101,7 +101,7 @@ def add(*records: str) -> Any:
 
 
 class Partitions(PartitionsInMemory):
-    """Two partitions over one log; one of them may be held up."""
+    """Two partitions over one log; the reads of one of them may be delayed."""
 
     held: set[PartitionIndex]
 

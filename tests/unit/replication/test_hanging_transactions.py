@@ -52,7 +52,7 @@ LIVE, COMMITTED, ABORTED, UNKNOWN = (
 
 
 class Resolver:
-    """The coordinators of a cluster; each may be silent, or of an older epoch."""
+    """The coordinators of a cluster; each may not respond, or have an older epoch."""
 
     def __init__(self) -> None:
         self.known = [UNKNOWN] * COORDINATORS

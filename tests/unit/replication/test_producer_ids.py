@@ -39,7 +39,7 @@ async def turns(count: int = 5) -> None:
 
 
 async def test_all_who_wait_hear_of_one_failure_at_once() -> None:
-    """If each caller sent a request of its own, each would wait for a time-out of its own."""
+    """If each caller sent a separate request, each of them would wait for its own timeout."""
     controllers = Controllers()
     source = source_of(controllers)
     waiting = [asyncio.create_task(source.next()) for _ in range(10)]

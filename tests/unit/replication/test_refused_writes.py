@@ -89,7 +89,7 @@ async def test_a_refused_sync_is_tried_again_and_its_producers_are_answered(
 async def test_a_refused_sync_is_not_tried_again_for_a_replica_that_ended(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """The log of a replica that failed on an internal error must stay as it is."""
+    """The log of a replica that failed because of a bug must not change."""
     monkeypatch.setattr(log_work, "_AGAIN_S", 0.001)
     broker = memory_broker(CONFIG)
     async with table_of(broker, 1, leader=OWN, on_broken=lambda _: None) as (table, _):

@@ -170,7 +170,7 @@ async def test_a_follower_joins_while_the_leader_appends_without_a_pause(followe
 
 
 async def test_brokers_that_share_a_partition_connect_to_each_other_before_they_lead() -> None:
-    """A broker that leads nothing learns whether those that would follow it can reach it."""
+    """A broker that leads no partition finds out whether its future followers can reach it."""
     async with memory_cluster(3) as cluster:
         cluster.describe(replicas=(1, 2), isr=(1, 2))
         await cluster.until(lambda: cluster[2].followers.connected == {1})

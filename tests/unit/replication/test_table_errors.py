@@ -309,7 +309,7 @@ async def test_a_produce_that_was_being_checked_when_its_replica_left_is_refused
 
 
 class Stream:
-    """A leader's stream to a follower, which records what it is told of a partition."""
+    """A leader's stream to a follower, which records the notifications about a partition."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

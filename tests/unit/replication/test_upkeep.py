@@ -177,7 +177,7 @@ async def test_a_wall_clock_that_is_set_forward_forgets_no_producer() -> None:
 
 
 async def test_a_wall_clock_that_is_set_forward_deletes_no_records_for_a_day() -> None:
-    """The mistake may be noticed and undone within that day. What is deleted is gone on all replicas."""
+    """The mistake may be noticed and corrected within that day. Deleted records would be lost on all replicas."""
     broker, clock = memory_broker(CONFIG), TwoClocks()
     broker.append(1)
     async with table_of(broker, 1, clock=clock) as (table, _):

@@ -342,7 +342,7 @@ async def test_what_does_not_fit_into_one_table_is_in_the_next(
     pytest.importorskip("pyarrow")
 
     class SmallBuilder(ColumnBuilder):
-        """A builder of columns that allows ten rows in place of 2 GiB."""
+        """A builder of columns that allows ten rows instead of 2 GiB."""
 
         def append_batch(self, *arguments: Any, **more: Any) -> int:
             if self.row_count >= 10:

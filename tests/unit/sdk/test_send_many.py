@@ -1,4 +1,4 @@
-"""`send_many` writes what one `send` for each value would write, and each record has its own outcome."""
+"""`send_many` writes the same records as one `send` for each value, and each record has its own outcome."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_group_whose_ends_or_offsets_are_not_known_has_no_lag() -> None:
 
 
 class WithoutController:
-    """An admin of a cluster whose controllers have no leader: a read of offsets or of a group would wait in vain."""
+    """An admin of a cluster whose controllers have no leader: a read of offsets or of a group would never end."""
 
     async def describe_quorum(self) -> QuorumDescription:
         return QuorumDescription(answered_by=3, leader_id=-1, term=1, commit_offset=1, voters=())

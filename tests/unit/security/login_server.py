@@ -34,7 +34,7 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class WhoAmI(pb_grpc.BrokerServiceServicer):
-    """A service that returns the caller's principal and host in place of the cluster id."""
+    """A service that returns the caller's principal and host instead of the cluster id."""
 
     async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
         """Return the caller's principal and host."""

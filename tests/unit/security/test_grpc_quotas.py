@@ -20,7 +20,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 
 
 class Recorded(Quotas):
-    """Quotas that record what is counted, and never delay for long."""
+    """Quotas that record the values that are counted, and never delay a request for long."""
 
     def __init__(self, wait_ms: int) -> None:
         super().__init__()

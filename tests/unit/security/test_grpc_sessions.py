@@ -1,4 +1,4 @@
-"""The table of gRPC sessions is bounded, forgets expired sessions, and never reveals their
+"""The table of gRPC sessions is bounded, deletes expired sessions, and never reveals their
 names.
 """
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests that run a client in another thread, as beside Spark."""
+"""Fixtures for tests that run a client in another thread, as the Spark connector does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Yield an event loop that runs in a thread of its own."""
+    """Yield an event loop that runs in a separate thread."""
     made = asyncio.new_event_loop()
     thread = threading.Thread(target=made.run_forever)
     thread.start()

@@ -250,6 +250,6 @@ def test_durations_are_sparks() -> None:
 
 @pytest.mark.parametrize("text", ["{}", '{"t":[]}'])
 def test_an_assignment_of_no_partition_is_refused(text: str) -> None:
-    """A query would read nothing for ever, without a word."""
+    """Otherwise the query would run for ever, read nothing, and report no error."""
     with pytest.raises(ValueError, match="option 'assign' names no partition"):
         parse_source_options({"kafka.bootstrap.servers": "a:1", "assign": text}, is_streaming=True)

@@ -1,4 +1,4 @@
-"""The ledger of a query's staged writes: beside a producer with the same name, and in one batch with all slots."""
+"""The ledger of a query's staged writes: with a producer of the same name, and in one batch with all slots."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def late_end_ends_the_next_transaction(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 13: requests of connections that their clients gave up are still decided."""
+    """Planted bug 13: requests of connections that their clients have abandoned are still decided."""
     patch.setattr(ConnectionOrder, "is_outdated", lambda *_: False)
 
 

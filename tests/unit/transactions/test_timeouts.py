@@ -251,7 +251,7 @@ def test_one_tick_examines_a_bounded_number_of_ids() -> None:
 def test_a_query_chooses_how_long_its_prepared_members_wait(
     wanted_ms: int, timeout_ms: int
 ) -> None:
-    """The driver died before the completion. Whoever coordinates the query then gives its step up in time."""
+    """The driver died before the completion. The coordinator of the query then aborts the step in time."""
     coordinator = Coordinator()
     request = OpenStaged(query=QUERY, step=0, member="a", prepared_timeout_ms=wanted_ms)
     slot = coordinator.ask(request).slot

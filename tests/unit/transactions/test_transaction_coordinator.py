@@ -289,7 +289,7 @@ async def test_a_fenced_coordinator_coordinates_no_more(world: World) -> None:
 
 
 async def test_end_on_a_connection_given_up(world: World) -> None:
-    """The client has given up the connection: its commit, which arrives late, must not end the next
+    """The client has abandoned the connection: its commit, which arrives late, must not end the next
     transaction.
     """
     given_up, connection = world.numbers.next(), world.numbers.next()

@@ -1,4 +1,4 @@
-"""Clients in Java, Go, JavaScript and Rust; each release is built in a folder of its own below
+"""Clients in Java, Go, JavaScript and Rust; each release is built in a separate folder below
 build/.
 
 They need `java` and `mvn`, `go`, `npm`, `cargo`, and a C compiler with `make`, because rdkafka

@@ -1,4 +1,4 @@
-"""Clients in Python; each release is installed in an environment of its own below build/."""
+"""Clients in Python; each release is installed in a separate virtual environment below build/."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Connection:
         return content if isinstance(content, str) else response_of(key, version, content)
 
     def exchange(self, frame: bytes, *, wait_s: float = RESPONSE_S_MAX) -> bytes | str:
-        """Send bytes; return the frame that comes back, or CLOSED or SILENT."""
+        """Send bytes; return the response frame, or CLOSED or SILENT."""
         if self._socket is None:
             self._socket = socket.create_connection(self._address)
             if self._login is not None:
