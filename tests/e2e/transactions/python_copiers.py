@@ -3,14 +3,19 @@
     python -m tests.e2e.transactions.python_copiers aiokafka|kafka-python BOOTSTRAP SOURCE SINK NAME
 
 Every tenth batch is aborted on purpose, and copied again. If the client reports a fatal error of its producer, the
-process ends with status 3, and its successor continues at the committed offsets.
+process ends with status 3, and its successor continues at the committed offsets. The same happens if a call of
+kafka-python does not return: kafka-python 3.0.12 drops the request that ends a transaction if it cannot connect to the
+coordinator that it has just found (`Sender._maybe_send_pending_request`), and `commit_transaction` has no time-out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -22,6 +27,7 @@ from kafka.structs import OffsetAndMetadata
 BATCH: Final = 50
 ABORTS_EVERY: Final = 10
 TIMEOUT_MS: Final = 10_000
+CALL_S_MAX: Final = 40.0
 GAVE_UP: Final = 3
 _CONSUMER: Final[dict[str, Any]] = {
     "isolation_level": "read_committed",
@@ -67,6 +73,17 @@ async def copy_by_aiokafka(bootstrap: str, source: str, sink: str, name: str) ->
                 reader.seek(partition, committed or 0)
 
 
+@contextmanager
+def bounded() -> Iterator[None]:
+    """End the process if the block takes longer than the time-out of a transaction and 30 s."""
+    timer = threading.Timer(CALL_S_MAX, os._exit, [GAVE_UP])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def copy_by_kafka_python(bootstrap: str, source: str, sink: str, name: str) -> None:
     """Copy until killed."""
     producer = KafkaProducer(
@@ -80,24 +97,31 @@ def copy_by_kafka_python(bootstrap: str, source: str, sink: str, name: str) -> N
         if not polled:
             continue
         number += 1
-        producer.begin_transaction()
-        sent = [
-            producer.send(sink, record.value) for records in polled.values() for record in records
-        ]
-        producer.flush()
-        for future in sent:
-            future.get(timeout=TIMEOUT_MS / 1_000)
-        offsets = {
-            partition: OffsetAndMetadata(records[-1].offset + 1, "", -1)
-            for partition, records in polled.items()
-        }
-        producer.send_offsets_to_transaction(offsets, name)
-        if number % ABORTS_EVERY:
-            producer.commit_transaction()
-            continue
+        with bounded():
+            copy_batch(producer, polled, sink, name, is_commit=number % ABORTS_EVERY != 0)
+        if number % ABORTS_EVERY == 0:
+            for partition in reader.assignment():
+                reader.seek(partition, reader.committed(partition) or 0)
+
+
+def copy_batch(
+    producer: KafkaProducer, polled: Any, sink: str, name: str, *, is_commit: bool
+) -> None:
+    """Copy what the consumer polled in one transaction of kafka-python, and commit or abort it."""
+    producer.begin_transaction()
+    sent = [producer.send(sink, record.value) for records in polled.values() for record in records]
+    producer.flush()
+    for future in sent:
+        future.get(timeout=TIMEOUT_MS / 1_000)
+    offsets = {
+        partition: OffsetAndMetadata(records[-1].offset + 1, "", -1)
+        for partition, records in polled.items()
+    }
+    producer.send_offsets_to_transaction(offsets, name)
+    if is_commit:
+        producer.commit_transaction()
+    else:
         producer.abort_transaction()
-        for partition in reader.assignment():
-            reader.seek(partition, reader.committed(partition) or 0)
 
 
 def main(arguments: Sequence[str]) -> int:
