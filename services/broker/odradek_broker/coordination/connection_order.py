@@ -1,11 +1,11 @@
 """Accepts the requests of one transactional id in the order in which the client opened its connections.
 
-A client that abandoned a connection and sent its request again over another one may still have the first copy on its
-way. For clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late EndTxn would
-end the *next* transaction (KAFKA-17754). Connections are numbered as they open. If a request arrives over a connection
-with a lower number than that of the last accepted request, it is not decided, and its connection is closed.
+A client may abandon a connection and repeat its request over another one, while the first copy is still in transit. For
+clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late EndTxn would end the
+*next* transaction (KAFKA-17754). Therefore connections are numbered when they open. A request on a connection with a
+lower number than that of the last accepted request is not handled, and its connection is closed.
 
-Requests of transaction version 2 need none of this, because their epochs identify the transaction that they mean.
+Clients of transaction version 2 do not need this, because the epoch in a request identifies the transaction.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ class ConnectionNumbers:
         self.last = 0
 
     def next(self) -> int:
-        """Return the number of a connection that has just opened."""
+        """Return a number for a connection that has just been opened."""
         self.last += 1
         return self.last
 
 
 class ConnectionOrder:
-    """The last connection of each transactional id, for one coordinator shard from its load to its end.
+    """The last connection of each transactional id, for one coordinator shard.
 
-    A shard does not know what earlier shards have accepted. So all connections that were open before it was loaded are
-    treated as abandoned; a client that is alive connects again. Only the first shard of a partition in this process
-    (`is_first`) still takes the last of them, over which the client often came for which the topic was created: no
-    earlier shard has taken requests that a delayed one could follow.
+    A shard does not know which requests earlier shards accepted. Therefore it treats all connections that were open
+    when it was loaded as abandoned; a client that is alive connects again. The first shard of a partition in this
+    process (`is_first`) still accepts the newest of these connections. No earlier shard exists there, and the client
+    whose first request created the topic often uses this connection.
     """
 
     __slots__ = ("_first", "_last")
-    NAMES_MAX = 200_000  # ids whose last connection is remembered
+    NAMES_MAX = 200_000  # the most ids whose last connection is stored
 
     def __init__(self, last_number: int, *, is_first: bool) -> None:
         self._first = last_number if is_first else last_number + 1
         self._last: dict[str, int] = {}
 
     def is_outdated(self, transactional_id: str, connection: int) -> bool:
-        """Return whether a request for this id has already arrived over a later connection."""
+        """Return whether a request for this id has already been accepted on a later connection."""
         return connection < self._last.get(transactional_id, self._first)
 
     def accepted(self, transactional_id: str, connection: int) -> None:

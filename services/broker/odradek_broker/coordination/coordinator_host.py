@@ -1,11 +1,10 @@
-"""The coordinators of one internal topic: one state machine (a shard) for each of its partitions that this broker
-leads.
+"""The coordinator shards of one internal topic. A shard is the state machine of one partition that this broker leads.
 
-Loading reads the whole partition and replays it. It begins when the high watermark has reached the log end: records
-that earlier leaders wrote, or that a failed shard of this broker wrote without seeing them committed, may still become
-committed, and the next coordinator would then replay them. At most `_LOADS_MAX` partitions load at once. Each new
-leadership and each failed shard is loaded again. A shard that fails repeatedly waits longer each time, so that a client
-that repeats a request that triggers a bug does not cause a load each time.
+A load reads the whole partition and replays its records. It begins when the high watermark has reached the log end,
+because uncommitted records of earlier leaders, or of a failed shard on this broker, may still become committed, and the
+next coordinator would replay them. At most `_LOADS_MAX` partitions are loaded at the same time. A partition is loaded
+when this broker becomes its leader, and again after its shard failed. After repeated failures the load is delayed more
+each time, so that a client that keeps triggering a bug does not cause a load with each request.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ T = TypeVar("T")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
 _RELOAD_S_MAX = 5.0
-# If a shard was active for longer than this before it failed, earlier failures no longer count.
+# If a shard was active for longer than this before it failed, earlier failures do not delay its next load.
 _CALM_S = 60.0
 _WRITE_TIMEOUT_MS = 15_000
 _log = event_log(__name__)
 
 
 class ShardKind(Protocol[Shard]):
-    """What differs between the group and the transaction coordinator: how a state machine is created, loaded and
-    written.
+    """The operations that differ between the group coordinator and the transaction coordinator. CoordinatorHost uses
+    them to create, load and write shards.
     """
 
     def create(self) -> Shard:
@@ -53,22 +52,22 @@ class ShardKind(Protocol[Shard]):
     def loaded(
         self, shard: Shard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[Any]:
-        """Start the timers after the log was replayed, and return a step, whose records must be written at once."""
+        """Start the timers, because the log has been replayed. Return the first step, which must be written at once."""
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Drop the unfinished orders of a shard that was loaded, because it no longer coordinates."""
+        """Cancel the unfinished orders of a shard that was active, because it has been closed."""
 
     def tick(self, shard: Shard, partition: PartitionIndex) -> Step[Any]:
-        """Return the step (records, responses and orders) that follows from timers that have expired."""
+        """Return the step (records, responses and orders) that results from expired timers."""
 
     def encode(self, record: Any) -> EncodedRecord:
         """Return the key and the value of a record."""
 
     def state_key(self, record: Any) -> Hashable | None:
-        """Return the record's key if the record replaces all earlier ones with that key; otherwise None."""
+        """Return a key if the record replaces all earlier records with the same key; otherwise None."""
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Carry out an order (work outside of the state machine) of a step whose records are committed."""
+        """Carry out an order (work outside of the state machine) of a committed step."""
 
 
 class CoordinatorHost(Generic[Shard]):
@@ -95,7 +94,7 @@ class CoordinatorHost(Generic[Shard]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
-        """Load the coordinator shards of this broker, and run what their timers are due for, until cancelled."""
+        """Load the coordinator shards of this broker, and call `tick` on all active ones, until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._partitions.watch_leadership(self.topic, self)
         async with asyncio.TaskGroup() as tasks:
@@ -110,17 +109,17 @@ class CoordinatorHost(Generic[Shard]):
         *,
         leader_epoch: LeaderEpoch | None = None,
     ) -> Any:
-        """Let the shard of this partition decide, and wait until its response may be sent.
+        """Let the shard of this partition handle a request, and wait until its response may be sent.
 
-        With `leader_epoch`, only the shard of that epoch decides.
+        If `leader_epoch` is given, only the shard of that epoch may handle the request.
 
-        The lease is checked as for all leaders (rule R13 of partition/README.md), in the turn of the event loop in
-        which the caller sends the response. So a coordinator without a connection to the cluster stops returning old
-        offsets when its lease ends.
+        As for all leaders, the lease is checked (rule R13 of partition/README.md), in the turn of the event loop in
+        which the caller sends the response. Thus a coordinator that is disconnected from the cluster stops returning
+        outdated offsets when its lease ends.
 
         Raises:
-            CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or no longer leads it;
-                COORDINATOR_LOAD_IN_PROGRESS while it loads.
+            CoordinatorError: NOT_COORDINATOR if this broker does not lead the partition;
+                COORDINATOR_LOAD_IN_PROGRESS while the shard is being loaded.
         """
         hosted = self._hosted.get(partition)
         if leader_epoch is not None and hosted is not None and hosted.leader_epoch != leader_epoch:
@@ -131,7 +130,7 @@ class CoordinatorHost(Generic[Shard]):
     async def ask_in_epoch(
         self, partition: PartitionIndex, decide: Callable[[Shard, RequestId], Step[Any]]
     ) -> tuple[Any, LeaderEpoch]:
-        """Do the same as `ask`, and also return the leader epoch in which the shard decided."""
+        """Do the same as `ask`, and also return the leader epoch of the shard."""
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
@@ -147,11 +146,11 @@ class CoordinatorHost(Generic[Shard]):
         decide: Callable[[Shard, RequestId], Step[Any]],
         shape: Callable[[Any], T],
     ) -> asyncio.Future[T]:
-        """Do the same as `ask`, without a coroutine. The result is what `shape` returns for the response or the
-        CoordinatorError.
+        """Do the same as `ask`, without a coroutine. The result of the future is `shape(response)`.
 
-        The lease is checked before `shape` is called, so `shape` must also encode the response. The future is done at
-        once if nothing has to be written before the response.
+        If the request fails later, `shape` gets the CoordinatorError instead of a response. The lease is checked just
+        before `shape` is called, so `shape` should encode the response. If no record has to be committed first, the
+        future is already done when it is returned.
 
         Raises:
             CoordinatorError: as for `ask`.
@@ -174,18 +173,18 @@ class CoordinatorHost(Generic[Shard]):
         leader_epoch: LeaderEpoch,
         decide: Callable[[Shard], Step[Any]],
     ) -> None:
-        """Let the shard handle an event that needs no response, if its leader epoch is still `leader_epoch`."""
+        """Let the shard handle an event without a response, if the shard still has this leader epoch."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             hosted.take_of(decide)
 
     def active_shard(self, partition: PartitionIndex) -> Shard | None:
-        """Return the shard of this partition if it is loaded."""
+        """Return the shard of a partition, or None if it is not loaded."""
         hosted = self._hosted.get(partition)
         return hosted.shard if hosted is not None and hosted.state is ShardState.ACTIVE else None
 
     def active_shards(self) -> Iterable[Shard]:
-        """Return the shards that are loaded, for requests that list all groups or transactional ids."""
+        """Return the loaded shards, for requests that list all groups or transactional ids."""
         return [
             hosted.shard for hosted in self._hosted.values() if hosted.state is ShardState.ACTIVE
         ]
@@ -203,14 +202,14 @@ class CoordinatorHost(Generic[Shard]):
         return any(hosted.state is ShardState.LOADING for hosted in self._hosted.values())
 
     def take_all(self, decide: Callable[[Shard], Step[Any]]) -> None:
-        """Run a step that does not belong to a request, such as the expiry of offsets, on every active shard."""
+        """Run work that does not belong to a request, such as the expiry of offsets, on every active shard."""
         for hosted in list(self._hosted.values()):
             hosted.take_of(decide)
 
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """Load the partition, because this broker is its leader now."""
+        """Load the partition, because this broker has become its leader."""
         self.on_resigned(topic, partition)
         self._loads.put_nowait(self._host(partition, leader_epoch))
 
@@ -221,7 +220,7 @@ class CoordinatorHost(Generic[Shard]):
             hosted.close()
 
     def resign(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Close the shard of that leader epoch, because another broker turned out to lead the partition."""
+        """Close the shard of this leader epoch, because another broker was found to lead the partition."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             self.on_resigned(self.topic, partition)
@@ -278,10 +277,9 @@ class CoordinatorHost(Generic[Shard]):
                     hosted.take(step)
                     continue
             except Exception as error:
-                # Another broker has the same records and could not read them either, so the partition stays without a
-                # coordinator.
+                # No other broker could load the same records either, so the partition stays without a coordinator.
                 _log.error(
-                    "Failed to load a coordinator partition; it stays without a coordinator",
+                    "Failed to load a coordinator partition; its groups or transactions have no coordinator",
                     exc=error,
                     topic=self.topic,
                     partition=hosted.partition,
@@ -289,11 +287,11 @@ class CoordinatorHost(Generic[Shard]):
                 hosted.close()
                 continue
             hosted.shard = self._kind.create()
-            # A delayed retry lets other partitions load meanwhile.
+            # The retry is delayed, so that other partitions can be loaded in the meantime.
             loop.call_later(_LOAD_RETRY_S, self._loads.put_nowait, hosted)
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
-        """Replay the partition into the shard. Returns whether all of it could be read."""
+        """Replay the partition into the shard. Return whether the whole partition could be read."""
         partition = self._partitions.find(self.topic, hosted.partition)
         if isinstance(partition, ErrorCode):
             return False
@@ -337,7 +335,7 @@ class CoordinatorHost(Generic[Shard]):
 
 
 def reload_wait_s(breaks: int) -> float:
-    """Return how many seconds a shard that failed `breaks` times in a row waits before it is loaded: first 0, then 0.4
-    to 5.
+    """Return after how many seconds a shard that failed `breaks` times in a row is loaded again: 0 after the first
+    failure, then 0.4 to 5.
     """
     return 0.0 if breaks <= 1 else min(_LOAD_RETRY_S * 2 ** min(breaks, 10), _RELOAD_S_MAX)

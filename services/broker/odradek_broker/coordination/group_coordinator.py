@@ -1,9 +1,8 @@
-"""The group coordinator of this broker. Handlers of Kafka and gRPC requests pass their requests to it as values of
-`groups.messages`.
+"""The group coordinator of this broker. Handlers of Kafka and gRPC requests call it with values of `groups.messages`.
 
-The state of a group is on partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that partition
-coordinates the group. Calls for groups of other brokers raise CoordinatorError(NOT_COORDINATOR); `placement`
-tells which broker coordinates a group.
+The state of a group is stored in partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that
+partition coordinates the group. Calls for other groups raise CoordinatorError(NOT_COORDINATOR). `placement` returns the
+broker that coordinates a group.
 """
 
 from __future__ import annotations
@@ -102,9 +101,9 @@ class GroupCoordinator:
         authorizer: Authorizer | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Sessions are measured by the monotonic clock; records contain wall-clock time.
+        """The timeouts of sessions use the monotonic clock of `clock`; records contain its wall-clock time.
 
-        Without an authorizer, every client may see all topics.
+        If `authorizer` is None, every client may see all topics.
         """
         self._settings = settings
         self._now_ms = clock.monotonic_ms
@@ -157,7 +156,7 @@ class GroupCoordinator:
             self.expire_offsets()
 
     def expire_offsets(self) -> None:
-        """Delete the offsets that are older than their retention."""
+        """Delete the committed offsets whose retention time has passed."""
         wall_ms = self._read_clock()
         self._host.take_all(lambda shard: shard.offsets.expire_offsets(wall_ms=wall_ms))
 
@@ -184,7 +183,7 @@ class GroupCoordinator:
         return self._host.ask_soon(partition, decide, shape)
 
     async def join(self, request: JoinGroup) -> Joined:
-        """Handle JoinGroup: wait until the group has completed its rebalance."""
+        """Handle JoinGroup. This waits until the group has completed its rebalance."""
         catalog = self.catalog()
         joined: Joined = await self._ask(
             request.group_id,
@@ -195,7 +194,7 @@ class GroupCoordinator:
         return joined
 
     async def sync(self, request: SyncGroup) -> Synced:
-        """Handle SyncGroup: wait for the assignment from the leader of the group."""
+        """Handle SyncGroup. This waits until the group's leader has sent the assignment."""
         synced: Synced = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_sync(
@@ -266,8 +265,8 @@ class GroupCoordinator:
     async def commit_in_transaction(
         self, request: CommitInTransaction, registered: Registered | None = None
     ) -> OffsetsAnswer | NeedsRegistration:
-        """Handle TxnOffsetCommit. After a NeedsRegistration response, the caller adds the offsets partition to the
-        transaction and calls again with `registered`.
+        """Handle TxnOffsetCommit. If the response is NeedsRegistration, the caller adds the partition of
+        `__consumer_offsets` to the transaction and then calls again with `registered`.
         """
         catalog = self.catalog()
         response: OffsetsAnswer | NeedsRegistration = await self._ask(
@@ -286,8 +285,8 @@ class GroupCoordinator:
     async def end_in_transaction(
         self, partition: PartitionIndex, leader_epoch: LeaderEpoch, request: EndInTransaction
     ) -> ErrorCode:
-        """Write a marker into a partition of `__consumer_offsets`, and so commit or drop the pending offsets of a
-        transaction.
+        """Write a transaction marker into a partition of `__consumer_offsets`. The marker commits or discards the
+        pending offsets of the transaction.
 
         The marker is written only if this broker still coordinates the partition in `leader_epoch`.
 
@@ -304,17 +303,17 @@ class GroupCoordinator:
         return code
 
     def guard(self, partition: PartitionIndex, producer_id: ProducerId) -> int | None:
-        """Return the producer's guard in this partition of `__consumer_offsets` (pending_offsets.py), or None if this
-        broker has not loaded it.
+        """Return the producer's guard (pending_offsets.py) in a partition of `__consumer_offsets`. Return None if this
+        broker has not loaded the partition, or if the producer has no guard.
         """
         shard = self._host.active_shard(partition)
         return None if shard is None else shard.table.offsets.pending.guard(producer_id)
 
     async def end_hanging(self, partition: PartitionIndex, request: EndHanging) -> ErrorCode:
-        """End a transaction in a partition of `__consumer_offsets` that no transaction coordinator will end.
+        """End a transaction that no transaction coordinator will end, in a partition of `__consumer_offsets`.
 
-        INVALID_TXN_STATE: the producer came back since its guard was taken, or the shard was loaded again.
-        NOT_LEADER_OR_FOLLOWER: this broker does not coordinate the partition.
+        The result is an error code. INVALID_TXN_STATE: since the caller read the guard, the producer sent a request or
+        the shard was loaded again. NOT_LEADER_OR_FOLLOWER: this broker does not coordinate the partition.
         """
         try:
             code: ErrorCode = await self._host.ask(
@@ -329,7 +328,7 @@ class GroupCoordinator:
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """Handle OffsetFetch of one group."""
-        # Before the read, a new catalog removes the committed offsets of deleted topics.
+        # If topics were deleted, this call removes their committed offsets before they are read.
         self.catalog()
         fetched: FetchedOffsets = await self._ask(
             request.group_id,
@@ -360,11 +359,11 @@ class GroupCoordinator:
         return described
 
     def listings(self) -> Iterator[GroupListing]:
-        """Iterate over the groups that this broker coordinates. The state of a partition is read only when the
-        iteration reaches it.
+        """Iterate over the groups that this broker coordinates. The iteration is lazy, so later groups may have changed
+        since the call.
 
         Raises:
-            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some of them are being loaded.
+            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded.
         """
         if self._host.is_loading():
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -379,8 +378,8 @@ class GroupCoordinator:
         return self._partitions.image.config_of(ConfigResourceType.GROUP, group_id)
 
     def catalog(self) -> TopicCatalog:
-        """Return the topics of the present image. It is the same object as the last one unless topics or ACLs
-        changed.
+        """Return the topics of the current image. The result is the same object as in the last call unless topics or
+        ACLs changed.
         """
         image, previous = self._partitions.image, self._catalog
         if previous is not None and image.offset == self._catalog_offset:
@@ -421,7 +420,7 @@ class GroupCoordinator:
 class _Patterns:
     """Matches topic names against patterns by RE2, which takes time proportional to the length of a name.
 
-    Internal topics match like others, as in Kafka, where the client decides whether to leave them out.
+    As in Kafka, internal topics can match. Clients exclude them if they want to.
     """
 
     def __init__(self, names: frozenset[TopicName]) -> None:
@@ -445,7 +444,7 @@ class _Patterns:
 
 
 class _Visible:
-    """Selects, from topics that match a pattern, those that a principal may describe."""
+    """Selects the topics that a principal may describe, from those that match a pattern. Results are cached."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
@@ -473,7 +472,7 @@ class _Visible:
 def group_settings(
     settings: BrokerSettings, configs_of: Callable[[str], Mapping[str, str]] = no_configs
 ) -> GroupSettings:
-    """Return the group settings of a broker in the form that the groups use."""
+    """Convert the settings of a broker to those of its groups."""
     return GroupSettings(
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -495,9 +494,9 @@ def group_settings(
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """How CoordinatorHost creates, loads and writes the shards of the group coordinator.
+    """Implements ShardKind: CoordinatorHost uses it to create, load and write the shards of the group coordinator.
 
-    `catalog` returns the present topics; `now_ms` and `wall_ms` read the monotonic and the wall clock.
+    `catalog` returns the current topics. `now_ms` and `now_wall_ms` read the monotonic and the wall clock.
     """
 
     settings: GroupSettings
@@ -511,7 +510,7 @@ class GroupKind:
         return GroupShard(settings=self.settings, guards=self.guards)
 
     def replay(self, shard: GroupShard, record: LoadedRecord) -> None:
-        """Apply one record of the log. Record types of newer releases are ignored."""
+        """Apply one record of the log. Unknown record types, which newer releases may write, are ignored."""
         group_record = record_codec.decode(record.key, record.value)
         if isinstance(group_record, OffsetCommitRecord) and record.is_transactional:
             shard.table.offsets.replay_pending(
@@ -521,17 +520,16 @@ class GroupKind:
             shard.table.replay(group_record)
 
     def replay_marker(self, shard: GroupShard, marker: LoadedMarker) -> None:
-        """Commit or drop the offsets of the transaction that this marker ends."""
+        """Commit or discard the pending offsets of the transaction that the marker ends."""
         shard.table.offsets.end_transaction(marker.producer_id, is_commit=marker.is_commit)
 
     def loaded(
         self, shard: GroupShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[GroupRecord]:
-        """Start the sessions, and remove the offsets of topics that were deleted while no broker coordinated.
+        """Start the sessions of all members. Delete the offsets of topics that were deleted before the load.
 
-        A broker learns of its leadership from an image that contains it. The topics of that image are not older than
-        those on which an earlier leader decided commits. So a topic that the image lacks was deleted, and is not one
-        that this broker does not know yet.
+        An offset whose topic is missing in the image belongs to a deleted topic, never to a topic that is too new for
+        the image: the image that made this broker the leader is not older than the images of earlier leaders.
         """
         shard.table.loaded(now_ms=self.now_ms())
         return shard.offsets.forget_deleted_topics(self.catalog())
@@ -540,7 +538,7 @@ class GroupKind:
         """Do nothing, because groups have no state outside of their shard."""
 
     def tick(self, shard: GroupShard, partition: PartitionIndex) -> Step[GroupRecord]:
-        """Expire sessions and rebalances."""
+        """Remove members whose session has expired, and end rebalances whose timeout has passed."""
         return shard.tick(now_ms=self.now_ms(), wall_ms=self.now_wall_ms())
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
@@ -548,8 +546,8 @@ class GroupKind:
         return record_codec.encode(record)
 
     def state_key(self, record: GroupRecord) -> None:
-        """Return None, so that every record of a group is written: one request may decide several different records
-        with the same key.
+        """Return None, so that every record of a group is written, because one request may write several records with
+        the same key whose order matters.
         """
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:

@@ -1,18 +1,18 @@
-"""One state machine on one partition that this broker leads.
+"""The state machine (shard) of one partition that this broker leads.
 
     LOADING --all records below the log end replayed--> ACTIVE --leadership lost, or a failure--> CLOSED
 
-A handler decides on state that includes all records appended so far. Its response waits until all of them are
-committed, so that no client sees state that may still be lost. Responses are sent in the order of the decisions, and
-orders (work outside of the state machine that a step asks for) are carried out in the same order.
+A handler reads state that includes all records appended so far. Its response waits until all of these records are
+committed, so that no client sees state that may still be lost. Responses are sent in the order in which the handlers
+ran, and orders (work outside of the state machine) are carried out in the same order.
 
-Steps of one turn of the event loop become one append. So many requests that arrive together cost one write, and a
-request that arrives alone does not wait for others.
+The steps of one turn of the event loop become one append. Thus many requests that arrive together cost one write, and a
+single request does not wait for others.
 
-If an append or a handler fails, the state is ahead of the log and cannot be used any more: the shard closes, all
-waiting requests fail with NOT_COORDINATOR, and the host loads a new shard. A failed handler is a bug. It costs this
-partition a load and does not affect other partitions. A handler that raises NothingApplied failed before it changed
-any state: only its request fails, so that a client cannot close the shard by repeating the request.
+If an append or a handler fails, the state is ahead of the log and cannot be used any more. The shard closes, all
+waiting requests fail with NOT_COORDINATOR, and the host loads a new shard. A failed handler is a bug, which affects
+only this partition. A handler that raises NothingApplied failed before it changed any state. In that case only its
+request fails, so that a client cannot close the shard by repeating the request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = event_log(__name__)
 
 
 class CoordinatorError(Exception):
-    """The coordinator cannot decide the request now; `code` is the error code of the response."""
+    """The coordinator could not handle the request. `code` is the error code of the response."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -49,14 +49,14 @@ class CoordinatorError(Exception):
 
 
 def returned(response: T | CoordinatorError) -> T:
-    """Return the response, or raise it if it is an error."""
+    """Return the response, or raise it if it is a CoordinatorError."""
     if isinstance(response, CoordinatorError):
         raise response
     return response
 
 
 class ShardState(Enum):
-    """The state of a shard: it loads, decides requests, or is closed for good."""
+    """The state of a shard: being loaded, handling requests, or closed for good."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -64,14 +64,14 @@ class ShardState(Enum):
 
 
 class _Write(Struct, gc=False):
-    """One append to the log, with the responses and orders that wait until it is committed."""
+    """One append to the log, with the responses and orders that wait for its commit."""
 
     effects: deque[Response | Order] = msgspec.field(default_factory=deque)
     is_committed: bool = False
 
 
 class Order(Struct, frozen=True, gc=False):
-    """Work outside of the state machine that a step asks for. It waits in the same queue as the responses."""
+    """Work outside of the state machine that a step requests. It waits in the same queue as the responses."""
 
     order: Any
 
@@ -80,7 +80,7 @@ class Order(Struct, frozen=True, gc=False):
 class HostedShard(Generic[Shard]):
     """The state machine of one partition during one leader epoch.
 
-    `append(writes, on_done)` writes the records of one turn of the event loop in that leader epoch.
+    `append(writes, on_done)` appends the records of one turn of the event loop, if the leader epoch is still the same.
     """
 
     partition: PartitionIndex
@@ -97,14 +97,14 @@ class HostedShard(Generic[Shard]):
     _waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = field(
         default_factory=dict
     )
-    # The records of this turn of the event loop. The responses and orders that wait for them are in the last of
-    # `_writes`.
+    # The records of this turn of the event loop. The responses and orders that wait for these records are in the last
+    # item of `_writes`.
     _turn: TurnWrites | None = None
     _writes: deque[_Write] = field(default_factory=deque)
     _next_request_id: int = 0
 
     def activate(self, now_s: float) -> None:
-        """Begin to decide requests, because the log is replayed."""
+        """Begin to handle requests, because the log has been replayed. `now_s` is the time of the event loop."""
         self.state, self.active_since_s = ShardState.ACTIVE, now_s
 
     def ask(
@@ -112,15 +112,14 @@ class HostedShard(Generic[Shard]):
         decide: Callable[[Shard, RequestId], Step[Any]],
         shape: Callable[[Any], Any] = returned,
     ) -> asyncio.Future[Any]:
-        """Decide one request, and return a future of its response. The future is set when the response may be sent,
-        or at once if nothing has to be written before it.
+        """Handle one request. Return a future that is done when the response may be sent.
 
-        The result is what `shape` returns for the response or for a CoordinatorError: NOT_COORDINATOR if the shard
-        closes while the response waits, UNKNOWN_SERVER_ERROR if the handler failed. If `shape` raises, the future
-        gets that exception.
+        The result of the future is `shape(response)`. Instead of a response, `shape` gets a CoordinatorError if the
+        shard closes while the response waits (NOT_COORDINATOR), or if the handler fails (UNKNOWN_SERVER_ERROR). An
+        exception that `shape` raises is set on the future.
 
         Raises:
-            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE when too
+            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE if too
                 many requests wait.
         """
         self._require_active()
@@ -132,7 +131,7 @@ class HostedShard(Generic[Shard]):
             self.take(decide(self.shard, request_id))
         except NothingApplied as error:
             _log.error(
-                "Coordinator failed on one request, on an internal error; its state is unchanged",
+                "Coordinator failed one request because of an internal error; its state is unchanged",
                 exc=error,
                 partition=self.partition,
             )
@@ -145,7 +144,7 @@ class HostedShard(Generic[Shard]):
         return future
 
     def take_of(self, decide: Callable[[Shard], Step[Any]]) -> None:
-        """If the shard is active, let it decide without a request, and write the records of its step."""
+        """If the shard is active, let it handle an event that is not a request, and write the records of its step."""
         if self.state is not ShardState.ACTIVE:
             return
         try:
@@ -166,8 +165,8 @@ class HostedShard(Generic[Shard]):
         self.on_broken()
 
     def take(self, step: Step[Any]) -> None:
-        """Add the records of a step to the append of this turn of the event loop. Its responses and orders wait behind
-        all earlier ones.
+        """Add the records of a step to the append of this turn of the event loop. The step's responses and orders wait
+        until this append and all earlier ones are committed.
         """
         if self.state is not ShardState.ACTIVE:
             return
@@ -236,7 +235,7 @@ class HostedShard(Generic[Shard]):
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def close(self) -> None:
-        """Stop deciding, and fail all waiting requests with NOT_COORDINATOR, so that clients look for the new
+        """Stop handling requests, and fail all waiting requests with NOT_COORDINATOR, so that clients look up the new
         coordinator.
         """
         was_active, self.state = self.state is ShardState.ACTIVE, ShardState.CLOSED
@@ -246,16 +245,14 @@ class HostedShard(Generic[Shard]):
         for future, shape in waiting.values():
             _settle(future, shape, CoordinatorError(ErrorCode.NOT_COORDINATOR))
             if not future.cancelled():
-                # Retrieve the exception, so that a request for which nothing waits is not logged as unhandled.
+                # Retrieve the exception; otherwise asyncio logs it as unhandled if nothing awaits the future.
                 future.exception()
         if was_active:
             self.on_closed()
 
 
 def _settle(future: asyncio.Future[Any], shape: Callable[[Any], Any], response: Any) -> None:
-    """Set the future's result to what `shape` returns for a response. The future is done already if the client
-    disconnected.
-    """
+    """Set the future's result to `shape(response)`, unless the future was cancelled because the client disconnected."""
     if future.done():
         return
     try:

@@ -1,8 +1,8 @@
-"""The serving end of the gRPC streams between brokers (peer_streams.py): it receives entries (numbered requests), and
+"""The server side of the gRPC streams between brokers (peer_streams.py). It receives entries (numbered requests), and
 sends their results in any order.
 
-A broker has one open session of each kind. A session with a higher broker epoch or session number ends the older one;
-entries that still arrive in the older session are dropped.
+Each other broker has at most one open session of each kind. A session with a higher broker epoch or session number ends
+the older session; entries that still arrive on the older session are discarded.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 
 class LinkPeer(Protocol):
-    """A connection that a broker opened: encoded messages in order, without gaps, until it breaks."""
+    """A stream that another broker opened. It delivers encoded messages in order and without gaps until it breaks."""
 
     def is_from(self, broker_id: int) -> bool:
-        """Return whether the caller has authenticated as that broker, or authentication is not required."""
+        """Return whether the caller has authenticated as this broker, or need not authenticate."""
 
     async def read(self) -> bytes | None:
-        """Wait for a message with requests and return it; None if the peer ended the stream."""
+        """Wait for the next message and return it. Return None if the other broker ended the stream."""
 
     async def accept(self) -> None:
-        """Tell the peer that its Hello was accepted."""
+        """Report to the other broker that its Hello message was accepted."""
 
     async def write(self, message: bytes) -> None:
-        """Send a response."""
+        """Send a message with results."""
 
 
 class SizedResult(Protocol):
-    """The response to one request of a message. Its encoded size counts against the bound of a message."""
+    """The response to one entry. Its encoded size counts against the size limit of a message."""
 
     def ByteSize(self) -> int: ...
 
@@ -45,8 +45,8 @@ R = TypeVar("R", bound=SizedResult)
 
 
 class LinkSessions(Generic[E, R]):
-    """Serves the streams of one kind that other brokers have opened. `handle(entry)` returns an awaitable of the
-    entry's result.
+    """Serves the streams of one kind that other brokers open. `handle(entry)` must return an awaitable of the entry's
+    result.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class LinkSessions(Generic[E, R]):
         self._open: dict[int, tuple[tuple[int, int], asyncio.Task[Any]]] = {}
 
     async def serve(self, connection: LinkPeer) -> None:
-        """Serve one peer's stream until either side ends it.
+        """Serve one broker's stream until either side ends it.
 
         Raises:
-            StreamRefused: the stream does not begin with a Hello that this broker accepts, or has too many entries
-                without a response.
+            StreamRefused: the stream does not begin with a valid Hello message, a newer session is open, or too many
+                entries have no response.
         """
         first = await connection.read()
         hello = None if first is None else self._decode(first)[0]
@@ -87,7 +87,7 @@ class LinkSessions(Generic[E, R]):
         if hello.cluster_id != self._cluster_id:
             raise StreamRefused(
                 Refusal.NOT_PERMITTED,
-                f"this is a broker of cluster {self._cluster_id}, not of {hello.cluster_id}",
+                f"this broker belongs to cluster {self._cluster_id}, and the caller to {hello.cluster_id}",
             )
         if not connection.is_from(hello.broker_id):
             raise StreamRefused(
@@ -143,7 +143,7 @@ class _Session(Generic[E, R]):
                 self._under_way += 1
                 if self._under_way > 2 * WINDOW_ENTRIES:
                     raise StreamRefused(
-                        Refusal.NOT_PERMITTED, "too many entries have no response yet"
+                        Refusal.NOT_PERMITTED, "too many entries of the stream have no response yet"
                     )
                 task = group.create_task(self._respond(entry))
                 tasks.add(task)

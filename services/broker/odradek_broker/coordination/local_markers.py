@@ -1,9 +1,8 @@
-"""Writes transaction markers to partitions that this broker leads, for its own coordinators and those of other
-brokers.
+"""Writes transaction markers to partitions that this broker leads, for the coordinators on all brokers.
 
-Markers of one turn of the event loop for one partition become one append. A turn writes to some partitions only, so
-that a transaction with thousands of partitions does not hold the event loop. Markers for `__consumer_offsets` go
-through the group coordinator, because a marker there changes which offsets are committed.
+All markers of one turn of the event loop for a partition become one append. A turn writes to at most
+`PARTITIONS_AT_ONCE` partitions, so that a transaction with thousands of partitions does not block the event loop.
+Markers for `__consumer_offsets` go through the group coordinator, because they commit or discard pending offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from odradek_runtime.logs import event_log
 
 _TIMEOUT_MS: Final = 15_000
 PARTITIONS_AT_ONCE: Final = 50
-"""The number of partitions to which one turn of the event loop writes; an append takes 100 to 150 us."""
+"""The most partitions to which one turn of the event loop writes. An append takes 100 to 150 us."""
 _log = event_log(__name__)
 OnWritten = Callable[[ErrorCode], None]
 
@@ -65,9 +64,9 @@ class LocalMarkers:
         marker: Marker,
         on_done: OnWritten,
     ) -> None:
-        """Write a marker, if this broker leads the partition in that leader epoch.
+        """Write a marker if this broker leads the partition in this leader epoch.
 
-        `on_done` is called once, in a later turn of the event loop, with an error code: NONE when the marker is
+        `on_done` is called once, in a later turn of the event loop, with an error code. NONE means that the marker is
         committed.
         """
         loop = asyncio.get_running_loop()
@@ -145,7 +144,7 @@ class LocalMarkers:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         except Exception as error:
             _log.error(
-                "Failed to write a transaction marker to __consumer_offsets, on an internal error",
+                "Failed to write a transaction marker to __consumer_offsets because of an internal error",
                 exc=error,
             )
             code = ErrorCode.UNKNOWN_SERVER_ERROR

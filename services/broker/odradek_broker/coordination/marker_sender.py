@@ -1,28 +1,28 @@
-"""Sends the markers of decided transactions to the leaders of their partitions, until each has acknowledged them.
+"""Sends the markers of decided transactions to the leaders of their partitions, until each leader has acknowledged.
 
-A marker goes to the leader that the metadata image names: over a stream to another broker, or directly to this one.
-The leader's response is one of these:
-    done         NONE; INVALID_PRODUCER_EPOCH, because only this decision or a later one of the same producer can have
-                 written a higher epoch there
-    fenced       TRANSACTION_COORDINATOR_FENCED: another broker coordinates by now, so the shard resigns
-    again        everything else, or no response because the stream broke: the marker is sent again after 50 ms to 1 s,
-                 or at once when the image changes
+A marker is sent to the partition's leader in the metadata image, over a stream or, if this broker is the leader,
+directly. The leader's response is handled as follows:
 
-The markers of a partition without a leader wait until it has one. The partition counts as deleted only if the image
-lacks its topic id: the image that made this broker the coordinator is not older than any in which the partition was
-registered.
+    acknowledged   NONE. Also INVALID_PRODUCER_EPOCH, because a higher epoch in the partition means that the marker of
+                   this decision, or of a later one of the same producer, is already there.
+    fenced         TRANSACTION_COORDINATOR_FENCED. Another broker has become the coordinator, so the shard is closed.
+    retried        Any other code, or no response because the stream broke. The marker is sent again after 50 ms to 1 s,
+                   or at once when the image changes.
 
-A marker says for which leader epoch of the partition it is meant. So when the leader changes, the marker is sent to
-the new leader at once: a copy that is still on its way to the old leader is refused if it arrives in a later epoch.
-Otherwise it could end a later transaction of a client that keeps its epoch. A marker is sent to the same leadership
-again only after a response, or after the stream broke: a new stream makes the leader drop what still arrives on the
-old one.
+If a partition has no leader, its markers wait until there is one. A partition is treated as deleted only if the image
+does not contain its topic id. The image cannot be too old for that: it made this broker the coordinator, so it is not
+older than any image with which the partition was added to a transaction.
 
-A transaction may have thousands of partitions: one turn of the event loop sends `MARKERS_AT_ONCE` markers, and
-reports as many acknowledgements.
+A marker contains the leader epoch of the partition to which it is sent. When the leader changes, the marker is sent to
+the new leader at once. The old copy may arrive late, but in a later leader epoch it is refused; otherwise it could end
+the next transaction of a client that keeps its producer epoch. To the same leader in the same epoch, a marker is sent
+again only after a response or after the stream broke, because a new stream makes the leader discard the messages that
+still arrive on the old one.
 
-The entry number in a stream tells which marker an acknowledgement is for. An acknowledgement that comes after the
-shard was closed changes nothing, and neither does one for an earlier decision.
+A transaction may have thousands of partitions. One turn of the event loop sends at most `MARKERS_AT_ONCE` markers, and
+reports at most as many acknowledgements.
+
+An acknowledgement is ignored if the shard has been closed in the meantime, or if it belongs to an earlier decision.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ _EXPECTED: Final = frozenset(
 _log = event_log(__name__)
 
 ShardKey = tuple[PartitionIndex, LeaderEpoch]
-"""A shard of the transaction coordinator: its partition of `__transaction_state`, and the leader epoch."""
+"""Identifies a shard of the transaction coordinator: its partition of `__transaction_state`, and its leader epoch."""
 Acknowledged = tuple[int, TransactionPartition, ErrorCode]
-"""The number of a decision, a partition, and NONE or the code that means that the partition needs no marker
-any more.
+"""The number of a decision, a partition, and an error code. Any code means that the partition needs no marker any
+more.
 """
 OnMarked = Callable[[PartitionIndex, LeaderEpoch, Sequence[Acknowledged]], None]
 LocalMarkers = Callable[[TopicIdPartition, LeaderEpoch, Marker, Callable[[ErrorCode], None]], None]
-"""A function that writes a marker to a partition, if this broker leads it in that leader epoch."""
+"""A function that writes a marker to a partition if this broker leads the partition in the given leader epoch."""
 
 
 @dataclass(slots=True, eq=False)
 class _Due:
-    """A marker that its partition has not acknowledged."""
+    """A marker that the partition's leader has not acknowledged."""
 
     shard: ShardKey
     decision: int
@@ -105,7 +105,7 @@ class _Due:
 
 
 class MarkerSender:
-    """Sends all markers of the coordinators on this broker. Run `run()` in a task group."""
+    """Sends all markers of the transaction coordinator on this broker. Run `run()` in a task group."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class MarkerSender:
         on_fenced: Callable[[PartitionIndex, LeaderEpoch], None],
         clock: Clock,
     ) -> None:
-        """`on_marked` is called at most once per shard in a turn of the event loop, with all acknowledgements of that
-        turn.
+        """`on_marked` is called with the acknowledgements of one shard, at most once in a turn of the event loop.
+        `on_fenced` is called if another broker has become the coordinator of a shard.
         """
         self._broker_id = broker_id
         self._partitions = partitions
@@ -134,11 +134,11 @@ class MarkerSender:
         self._logged_ms = -_LOG_INTERVAL_MS
 
     def __len__(self) -> int:
-        """Return how many markers have not been acknowledged."""
+        """Return the number of markers that have not been acknowledged."""
         return sum(map(len, self._due.values()))
 
     async def run(self) -> None:
-        """Send markers again that were not acknowledged, until cancelled."""
+        """Retry markers that were not acknowledged, until cancelled."""
         unwatch = self._partitions.watch_image(self._image_changed)
         try:
             while True:
@@ -177,13 +177,13 @@ class MarkerSender:
             for target in sorted(order.partitions)  # a fixed order keeps simulations deterministic
         ]
         if not len(self):
-            # Wakes `run`, which waits without a time-out while there is nothing to send again.
+            # Wake `run`, which waits without a timeout while all markers are acknowledged.
             self._wake.set()
         dues.update(dict.fromkeys(new))
         self._send_soon(new)
 
     def _send_soon(self, dues: Sequence[_Due]) -> None:
-        """Send some of the markers now; `run` sends the others."""
+        """Send the first `MARKERS_AT_ONCE` markers now. `run` sends the others."""
         for due in dues[MARKERS_AT_ONCE:]:
             due.is_under_way, due.retry_at_ms = False, 0
             self._wake.set()
@@ -191,7 +191,7 @@ class MarkerSender:
             self._send(due)
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Forget the markers of a coordinator that is no longer on this broker."""
+        """Discard the markers of a shard that has been closed on this broker."""
         shard = (partition, leader_epoch)
         self._acknowledged = deque(item for item in self._acknowledged if item[0] != shard)
         for due in self._due.pop(shard, {}):
@@ -264,8 +264,7 @@ class MarkerSender:
             self._settle(due, code)
         elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
             _log.error(
-                "Partition rejected a transaction marker: it has a higher producer epoch than "
-                "the marker",
+                "Partition leader refused a transaction marker because the partition has a higher producer epoch",
                 partition=str(due.target),
                 producer_id=due.marker.producer_id,
                 producer_epoch=due.marker.producer_epoch,
@@ -279,8 +278,7 @@ class MarkerSender:
             )
             self._on_fenced(*due.shard)
         elif attempt == due.attempt:
-            # An earlier leader's error says nothing about the present leader, to which the marker has been sent
-            # since.
+            # Errors of earlier attempts are ignored, because the marker has been sent to another leader since.
             self._retry(due, code)
 
     def _settle(self, due: _Due, code: ErrorCode) -> None:
@@ -309,7 +307,7 @@ class MarkerSender:
             return
         self._logged_ms = now_ms
         _log.error(
-            "Partition's leader did not write a transaction marker; sending it again",
+            "Partition leader failed to write a transaction marker; retrying",
             partition=str(due.target),
             code=code.name,
             broker=due.sent_to[0],

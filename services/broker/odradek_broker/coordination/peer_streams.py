@@ -1,8 +1,8 @@
-"""Streams of numbered entries to other brokers: requests to add partitions to transactions, and transaction markers.
+"""gRPC streams of numbered requests (entries) to other brokers: registrations and transaction markers.
 
-There is one stream to each broker, opened when the first entry is sent. Entries of one turn of the event loop leave in
-one message. If the stream breaks, or cannot be opened, all entries without a response fail; their senders try again,
-perhaps at another broker. So no entry is ever sent twice here.
+There is one stream of each kind to a broker, which is opened when the first entry is sent. Entries of one turn of the
+event loop are sent in one message. If the stream breaks, or cannot be opened, all entries without a response fail. This
+module never sends an entry twice; the caller may send it again, perhaps to another broker.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _log = event_log(__name__)
 
 
 class LinkKind(Enum):
-    """The kinds of streams between brokers; the value is the name of the RPC."""
+    """The kinds of streams between brokers. Each value is the name of an RPC of TransactionLinkService."""
 
     REGISTER = "RegisterPartitions"
     MARK = "WriteMarkers"
 
 
 class LinkConnection(Protocol):
-    """An open connection to a peer: encoded messages in order, without gaps, until it breaks."""
+    """A stream to another broker, which delivers encoded messages in order and without gaps until it breaks."""
 
     async def write(self, message: bytes) -> None:
         """Send a message. Raises StreamBroken."""
 
     async def accepted(self) -> None:
-        """Wait until the peer has accepted the Hello. Raises StreamBroken."""
+        """Wait until the other broker has accepted the Hello message. Raises StreamBroken."""
 
     async def read(self) -> bytes:
-        """Wait for a message with results. Raises StreamBroken."""
+        """Wait for the next message with results, and return it. Raises StreamBroken."""
 
     async def close(self) -> None:
-        """End the connection at once."""
+        """Cancel the stream. Unsent messages are discarded."""
 
 
 DialLink = Callable[[LinkKind, BrokerId, str, int], LinkConnection]
-"""A function that opens a connection to the replication listener of a broker, at (host, port)."""
+"""A function (kind, broker id, host, port) that opens a stream to the replication listener of a broker."""
 
 
 class Entry(Protocol):
-    """One of the requests that a message to another broker carries. `entry_id` numbers it within its stream."""
+    """One request of a message to another broker. `entry_id` is its number within the stream."""
 
     entry_id: int
 
@@ -62,7 +62,7 @@ class Entry(Protocol):
 
 
 class Result(Protocol):
-    """The response to the request that has the same number in its stream."""
+    """The response to the request with the same `entry_id` in the stream."""
 
     @property
     def entry_id(self) -> int: ...
@@ -73,7 +73,7 @@ R = TypeVar("R", bound=Result)
 
 
 class PeerStreams(Generic[E, R]):
-    """All streams of one kind that this broker has opened. Run `run()` in a task group."""
+    """The streams of one kind from this broker to all others. Run `run()` in a task group."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PeerStreams(Generic[E, R]):
         self._unstarted: list[_PeerStream[E, R]] = []
 
     async def run(self) -> None:
-        """Serve the streams until cancelled."""
+        """Run the streams until cancelled. Entries that were sent before this call wait for it."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for stream in self._unstarted:
@@ -111,10 +111,10 @@ class PeerStreams(Generic[E, R]):
             await asyncio.get_running_loop().create_future()
 
     def send(self, peer: BrokerId, entry: E, on_result: Callable[[R | None], None]) -> None:
-        """Send an entry, whose number is set here. `on_result` is called once, in a later turn of the event loop.
+        """Set the number of an entry and send it. `on_result` is called once, in a later turn of the event loop.
 
-        It gets None if the stream broke before the response arrived; then it is not known whether the peer handled the
-        entry.
+        The argument of `on_result` is None if the stream broke before the response arrived. In that case it is unknown
+        whether the other broker handled the entry.
         """
         stream = self._streams.get(peer)
         if stream is None:
@@ -126,7 +126,7 @@ class PeerStreams(Generic[E, R]):
         stream.send(entry, on_result)
 
     def open(self, peer: BrokerId) -> LinkConnection | None:
-        """Connect to a broker. Returns None if its address is not known."""
+        """Open a stream to a broker. Return None if its address is unknown, or if this broker has not registered."""
         endpoint = self._endpoint_of(peer)
         if endpoint is None or self.broker_epoch is None:
             return None
@@ -134,7 +134,7 @@ class PeerStreams(Generic[E, R]):
 
     def hello(self) -> pb.TransactionLinkHello:
         """Return the Hello message with which a new stream begins."""
-        assert self.broker_epoch is not None, "a stream is opened after the registration only"
+        assert self.broker_epoch is not None, "a stream was opened before this broker registered"
         return pb.TransactionLinkHello(
             cluster_id=self._cluster_id,
             broker_id=self._broker_id,
@@ -144,7 +144,7 @@ class PeerStreams(Generic[E, R]):
 
 
 class _PeerStream(Generic[E, R]):
-    """The stream to one broker. If it breaks, it is opened again when there is something to send."""
+    """The stream to one broker. If the stream breaks, it is opened again when the next entry is sent."""
 
     def __init__(self, streams: PeerStreams[E, R], peer: BrokerId) -> None:
         self._streams = streams
@@ -174,27 +174,31 @@ class _PeerStream(Generic[E, R]):
                     reason=str(broken),
                 )
             except Exception as error:
-                # An internal error must not end the stream to this broker for ever.
+                # After an internal error the stream must be opened again, like after a lost connection.
                 _log.error(
-                    "Internal error in the stream of transaction requests to another broker; connecting again",
+                    "Stream of transaction requests to another broker failed on an internal error; connecting again",
                     exc=error,
                     peer=self._peer,
                 )
             self._fail_all()
-            # Entries that arrive during the pause fail when it ends, and their senders try another broker.
+            # Entries that are sent during this pause wait for the next session, or fail if it cannot be opened.
             await asyncio.sleep(_PAUSE_S)
 
     async def _session(self) -> None:
         connection = self._streams.open(self._peer)
         if connection is None:
-            raise StreamBroken("the broker's address is not known")
+            raise StreamBroken(
+                "the address of the broker is unknown, or this broker has not registered"
+            )
         try:
             await connection.write(self._streams.encode(self._streams.hello(), ()))
             try:
                 async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     await connection.accepted()
             except TimeoutError:
-                raise StreamBroken("the broker does not accept the stream") from None
+                raise StreamBroken(
+                    f"the broker did not accept the stream in {_CONNECT_TIMEOUT_S:.0f} s"
+                ) from None
             end: StreamBroken | None = None
             try:
                 async with asyncio.TaskGroup() as group:
@@ -245,6 +249,6 @@ def _call(on_result: Callable[[Any], None], result: Any) -> None:
         on_result(result)
     except Exception as error:
         _log.error(
-            "Internal error while handling another broker's response to a transaction request",
+            "Failed to handle a broker's response to a transaction request because of an internal error",
             exc=error,
         )

@@ -1,5 +1,6 @@
-"""Determines which broker coordinates a group or transactional id: the leader of the partition of an internal topic to
-which the name is hashed.
+"""Determines which broker coordinates a group or a transactional id.
+
+The name is hashed to a partition of an internal topic, and the leader of that partition is the coordinator.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The internal topic of one kind of coordinator. It is created when a name is looked up for the first time."""
+    """The internal topic of the group or the transaction coordinator. It is created at the first lookup of a name."""
 
     topic: TopicName
     partitions: LocalPartitions
@@ -38,21 +39,21 @@ class Placement:
         )
 
     def coordinator_of(self, name: str) -> LeaderNow | None:
-        """Return the broker that coordinates the name; None if the topic does not exist yet."""
+        """Return the leader of the name's partition, or None if the topic does not exist yet."""
         partition = self.partition_of(name)
         return None if partition is None else self.partitions.leader_of(self.topic, partition)
 
     def leader_of(self, partition: PartitionIndex | None) -> BrokerId | None:
-        """Return the broker that leads a partition of the topic; None if there is none."""
+        """Return the broker that leads a partition of the topic, or None if the partition has no leader."""
         if partition is None:
             return None
         leader = self.partitions.leader_of(self.topic, partition).broker_id
         return None if leader == NO_BROKER else leader
 
     def partition_of(self, name: str) -> PartitionIndex | None:
-        """Return the partition that has the state of the name: Kafka's `abs(hashCode) % count`.
+        """Return the partition that stores the state of the name (`abs(hashCode) % count`, as in Kafka).
 
-        It is None if the topic does not exist yet.
+        The result is None if the topic does not exist yet.
         """
         topic = self.partitions.image.topic(self.topic)
         if topic is None or not topic.partitions:
@@ -60,11 +61,11 @@ class Placement:
         return PartitionIndex(absolute_java_hash(name) % len(topic.partitions))
 
 
-@lru_cache(maxsize=4096)  # a group commits again and again
+@lru_cache(maxsize=4096)  # the same groups commit again and again
 def absolute_java_hash(text: str) -> int:
-    """Return the absolute value of Java's `String.hashCode()`, by which Kafka distributes names to partitions.
+    """Return the absolute value of Java's `String.hashCode()`, by which Kafka assigns names to partitions.
 
-    The lowest int has no positive counterpart; like Kafka's `Utils.abs`, this returns 0 for it.
+    As with Kafka's `Utils.abs`, the result is 0 for the lowest int, which has no positive counterpart.
     """
     value = 0
     units = text.encode("latin-1") if text.isascii() else _utf_16_units(text)

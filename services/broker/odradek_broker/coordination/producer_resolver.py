@@ -1,7 +1,7 @@
-"""Asks all transaction coordinators of the cluster about transactions that a partition leader finds open for too long.
+"""Asks all transaction coordinators of the cluster about transactions that have been open in a partition for too long.
 
-A broker that does not respond in time is left out. The caller counts the partitions of `__transaction_state` that have
-responded, and concludes nothing while one is missing.
+The result lacks brokers that do not respond in time. The caller checks that the responses cover all partitions of
+`__transaction_state`, and ends no transaction otherwise.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LinkedProducerResolver:
     async def resolve(
         self, transactions: Sequence[OpenTransaction]
     ) -> Sequence[CoordinatorResolutions]:
-        """Ask all brokers about the transactions, and return the responses that arrived within the time limit."""
+        """Ask all brokers about the transactions. Return the responses that arrived within `_TIMEOUT_S`."""
         request = pb.ResolveProducersRequest(
             cluster_id=self._cluster_id,
             producers=[
@@ -89,7 +89,7 @@ class LinkedProducerResolver:
             CoordinatorResolutions(
                 PartitionIndex(coordinator.coordinator_partition),
                 LeaderEpoch(coordinator.coordinator_epoch),
-                # A value that this release does not know may stand for a transaction that is still open.
+                # An unknown value, which a newer release may send, is treated as a transaction that is still open.
                 [_FROM_WIRE.get(number, Resolution.LIVE) for number in coordinator.resolutions],
             )
             for response in responses

@@ -1,9 +1,9 @@
-"""Asks a transaction coordinator, for a partition leader, to add the partition to a transaction or to verify that the
-transaction contains it.
+"""Registrations: requests of a partition leader to a transaction coordinator (KIP-890).
 
-`Registrar` is the leaders' end: it finds the coordinator of the transactional id in the metadata image, and asks it
-over a stream, or directly if it is this broker. It never repeats a request; a leader that still holds its batch calls
-it again. `respond_to_registration` is the coordinator's end of the stream.
+A registration adds the partition to a transaction, or verifies that the transaction contains the partition. `Registrar`
+is used by partition leaders. It looks up the coordinator of the transactional id in the metadata image, and sends the
+registration over a stream, or directly if this broker is the coordinator. It never repeats a registration; a leader
+whose batch still waits calls it again. `respond_to_registration` is called at the coordinator.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Registrar:
     def register(
         self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
     ) -> None:
-        """Send a registration to the coordinator. `on_response` is called once, in a later turn of the event loop."""
+        """Send a registration to the coordinator. `on_response` is called exactly once, in a later turn of the event
+        loop.
+        """
         loop = asyncio.get_running_loop()
         partition = self._coordinator.partition_of(registration.transactional_id)
         leader = self._coordinator.placement.leader_of(partition)
@@ -95,7 +97,7 @@ class Registrar:
 async def respond_to_registration(
     coordinator: TransactionCoordinator, entry: pb.RegisterEntry
 ) -> pb.RegisterResult:
-    """Let the coordinator on this broker decide a registration that another broker sent."""
+    """Let the coordinator on this broker handle a registration, and return the result for the partition leader."""
     result = pb.RegisterResult(
         entry_id=entry.entry_id,
         coordinator_partition=_NO_PARTITION,
@@ -114,7 +116,9 @@ async def respond_to_registration(
         result.error_code = error.code
         return result
     except Exception as error:
-        _log.error("Internal error while adding a partition to a transaction", exc=error)
+        _log.error(
+            "Failed to add a partition to a transaction because of an internal error", exc=error
+        )
         result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
         return result
     outcome: Outcome | None = response.last_outcome

@@ -1,6 +1,6 @@
-"""Reads a partition of an internal topic and replays it into a new state machine.
+"""Reads a partition of an internal topic and replays its records and transaction markers into a new state machine.
 
-Markers are replayed like records, because offsets that a transaction committed take effect with its marker.
+Markers are replayed because a transaction's marker commits the offsets that the transaction wrote before.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ async def load_partition(
     replay: Callable[[LoadedRecord | LoadedMarker], None],
     is_wanted: Callable[[], bool],
 ) -> bool:
-    """Replay the whole partition. Returns whether all of it could be read before `is_wanted` returned False.
+    """Replay the whole partition, and return True. Return False if it cannot be read now, or if `is_wanted` returned
+    False in the meantime.
 
-    It also returns False while the high watermark is below the log end: records that earlier leaders wrote, or that a
-    failed shard of this broker wrote without seeing them committed, may still become committed.
+    The result is also False while the high watermark is below the log end, because uncommitted records of earlier
+    leaders, or of a failed shard on this broker, may still become committed.
     """
     loop = asyncio.get_running_loop()
     log_end = partition.log_end
@@ -56,7 +57,8 @@ async def load_partition(
             for loaded in _records_and_markers(buffer, offset):
                 replay(loaded)
                 records_in_turn += 1
-                # Records of some kinds, and batches of one record, take ten times as long as others.
+                # The time is measured, because some records, and batches of one record, take ten times as long as
+                # others.
                 is_late = (
                     records_in_turn % _RECORDS_A_CHECK == 0
                     and loop.time() - turn_began_s >= _TURN_S
@@ -89,7 +91,7 @@ def _records_and_markers(
                 )
             continue
         is_transactional = header.is_transactional
-        # The read has checked the CRCs of bytes from a disk.
+        # `partition.read` has already checked the CRCs of bytes that came from the disk.
         for record in decode_batch(buffer, position, header, check_crc=False):
             if record.offset >= start_offset and record.key is not None:
                 yield LoadedRecord(

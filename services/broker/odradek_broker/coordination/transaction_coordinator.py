@@ -1,9 +1,9 @@
-"""The transaction coordinator of this broker. Kafka and gRPC requests and partition leaders call it with values of
+"""The transaction coordinator of this broker. Request handlers and partition leaders call it with values of
 `transactions.messages`.
 
-The state of a transactional id is on partition `hash(id) % count` of `__transaction_state`, and the leader of that
-partition coordinates the id. Calls for ids of other brokers raise CoordinatorError(NOT_COORDINATOR); `placement` tells
-which broker coordinates an id.
+The state of a transactional id is stored in partition `hash(id) % count` of `__transaction_state`, and the leader of
+that partition coordinates the id. Calls for other ids raise CoordinatorError(NOT_COORDINATOR). `placement` returns the
+broker that coordinates an id.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _NOT_ACCEPTED: Final = frozenset(
 
 
 class OutdatedConnection(Exception):
-    """A request for this transactional id has already arrived over a later connection, so the connection of this
-    request must be closed.
+    """A request for the same transactional id has already been accepted on a later connection. The connection of this
+    request must be closed (connection_order.py).
     """
 
 
@@ -148,17 +148,18 @@ class TransactionCoordinator:
             tasks.create_task(self.markers.run(), name="markers")
 
     def partition_of(self, transactional_id: str) -> PartitionIndex | None:
-        """Return the partition that has the state of the id; None if `__transaction_state` does not exist yet."""
+        """Return the partition that stores the state of the id, or None if `__transaction_state` does not exist yet."""
         return self.placement.partition_of(partition_key(transactional_id))
 
     async def init_producer(
         self, request: InitProducer, *, connection: int | None = None
     ) -> Initialized:
-        """Handle InitProducerId: return the producer id and epoch. `connection` is the number of a Kafka client's
-        connection.
+        """Handle InitProducerId, and return the producer id and epoch.
+
+        `connection` is the number of a Kafka client's connection; None for gRPC clients.
 
         Raises:
-            OutdatedConnection: a request for this id has already arrived over a later connection.
+            OutdatedConnection: a request for this id has already been accepted on a later connection.
         """
         response: Initialized = await self._ask(
             request.transactional_id,
@@ -172,10 +173,12 @@ class TransactionCoordinator:
     async def add_partitions(
         self, request: AddPartitions, *, connection: int | None = None
     ) -> Added:
-        """Add partitions to a transaction. `connection` is given for clients of transaction versions 0 and 1.
+        """Add partitions to a transaction.
+
+        `connection` is the number of the connection of a client of transaction version 0 or 1; otherwise None.
 
         Raises:
-            OutdatedConnection: a request for this id has already arrived over a later connection.
+            OutdatedConnection: a request for this id has already been accepted on a later connection.
         """
         response: Added = await self._ask(
             request.transactional_id,
@@ -187,7 +190,7 @@ class TransactionCoordinator:
         return response
 
     async def verify_partitions(self, request: VerifyPartitions) -> Verified:
-        """Return for each partition whether it belongs to the producer's open transaction."""
+        """Return an error code for each partition: NONE if it belongs to the producer's open transaction."""
         response: Verified = await self._ask(
             request.transactional_id, lambda shard, i: shard.handle_verify(i, request)
         )
@@ -196,10 +199,12 @@ class TransactionCoordinator:
     async def end_transaction(
         self, request: EndTransaction, *, connection: int | None = None
     ) -> Ended:
-        """Commit or abort a transaction. `connection` is given for clients of transaction versions 0 and 1.
+        """Commit or abort a transaction.
+
+        `connection` is the number of the connection of a client of transaction version 0 or 1; otherwise None.
 
         Raises:
-            OutdatedConnection: a request for this id has already arrived over a later connection.
+            OutdatedConnection: a request for this id has already been accepted on a later connection.
         """
         response: Ended = await self._ask(
             request.transactional_id,
@@ -211,7 +216,7 @@ class TransactionCoordinator:
         return response
 
     async def abort_transaction(self, request: AbortTransaction) -> Aborted:
-        """Abort a transaction for an operator."""
+        """Abort a transaction on request of an operator."""
         response: Aborted = await self._ask(
             request.transactional_id,
             lambda shard, i: shard.handle_abort(
@@ -223,13 +228,13 @@ class TransactionCoordinator:
     async def ask_staged(
         self, query: str, decide: Callable[[TransactionShard, RequestId], Step[Any]]
     ) -> Any:
-        """Let the shard that has the staged writes of a query (transactions/staged_steps.py) decide, and wait until
-        its response may be sent.
+        """Let the shard with the staged writes of a query (transactions/staged_steps.py) handle a request, and wait
+        until its response may be sent.
         """
         return await self._ask(query, decide)
 
     async def describe(self, transactional_id: TransactionalId) -> Transaction | None:
-        """Return the state of an id; None if the id is unknown."""
+        """Return the state of an id, or None if the id is unknown."""
         state: Transaction | None = await self._ask(
             transactional_id, lambda shard, i: respond(i, shard.table.get(transactional_id))
         )
@@ -239,7 +244,7 @@ class TransactionCoordinator:
         """Return the ids that this broker coordinates, with their states.
 
         Raises:
-            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some of them are being loaded.
+            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded.
         """
         if self._host.is_loading():
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -248,8 +253,9 @@ class TransactionCoordinator:
     async def resolve(
         self, producers: Sequence[tuple[ProducerIdentity, TopicIdPartition]]
     ) -> list[tuple[PartitionIndex, LeaderEpoch, list[Resolution]]]:
-        """Return what each active coordinator of this broker knows about open transactions that a partition leader
-        found.
+        """Return how each active coordinator shard of this broker resolves the given transactions.
+
+        Each item of the result is (partition of `__transaction_state`, leader epoch, a resolution per transaction).
         """
 
         def decide(shard: TransactionShard, request_id: RequestId) -> Step[Any]:
@@ -275,10 +281,10 @@ class TransactionCoordinator:
         transactional_id: str,
         decide: Callable[[TransactionShard, RequestId], Step[Any]],
     ) -> tuple[Any, PartitionIndex, LeaderEpoch]:
-        """Return the response of the id's coordinator, its partition, and the leader epoch in which it decided.
+        """Let the id's shard handle a request. Return the response, the shard's partition and its leader epoch.
 
         Raises:
-            CoordinatorError: in the cases of `CoordinatorHost.ask`.
+            CoordinatorError: as for `CoordinatorHost.ask`.
         """
         partition = self.partition_of(transactional_id)
         if partition is None:
@@ -316,7 +322,7 @@ class TransactionCoordinator:
         response, _, _ = await self.ask_in_epoch(transactional_id, in_order)
         if response is _OUTDATED:
             raise OutdatedConnection(
-                f"a later connection has brought a request for transactional id {transactional_id!r}"
+                f"the client has already used a later connection for transactional id {transactional_id!r}"
             )
         return response
 
@@ -345,7 +351,9 @@ _OUTDATED: Final = object()
 
 
 class TransactionKind:
-    """How CoordinatorHost creates, loads and writes the shards of the transaction coordinator."""
+    """Implements ShardKind: CoordinatorHost uses it to create, load and write the shards of the transaction
+    coordinator.
+    """
 
     def __init__(
         self,
@@ -375,7 +383,7 @@ class TransactionKind:
         return TransactionShard(settings=self._settings, clock=self._settled)
 
     def fill(self, shard: TransactionShard) -> None:
-        """Fill the shard's reserve of producer ids."""
+        """Refill the shard's reserve of producer ids, because a state machine cannot wait for the controller."""
         if shard.reserve.missing > 0:
             shard.reserve.add(self._producer_ids.take(shard.reserve.missing))
 
@@ -384,7 +392,7 @@ class TransactionKind:
         return self._orders[partition]
 
     def replay(self, shard: TransactionShard, record: LoadedRecord) -> None:
-        """Apply one record of the log. Record types of newer releases are ignored."""
+        """Apply one record of the log. Unknown record types, which newer releases may write, are ignored."""
         transaction_record = transaction_codec.decode(record.key, record.value)
         if transaction_record is not None:
             shard.table.replay(transaction_record)
@@ -395,7 +403,7 @@ class TransactionKind:
     def loaded(
         self, shard: TransactionShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[TransactionRecord]:
-        """Send the markers of decided transactions, and start the time-outs of open ones."""
+        """Send the markers of decided transactions, and start the timeouts of open transactions."""
         self._orders[partition] = ConnectionOrder(
             self._connection_numbers.last, is_first=partition not in self._loaded
         )
@@ -423,13 +431,13 @@ class TransactionKind:
         return transaction_codec.encode(record)
 
     def state_key(self, record: TransactionRecord) -> TransactionalId:
-        """Return the transactional id, because each record has the whole state of its id, and so replaces
-        earlier ones.
+        """Return the transactional id, because each record contains the whole state of its id and replaces earlier
+        records.
         """
         return record.transactional_id
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Send the markers of a committed decision, and count the events that a step reports."""
+        """Send the markers of a committed decision, or count a transaction that began or completed."""
         match order:
             case SendMarkers():
                 self._markers.send(partition, leader_epoch, order)
@@ -442,7 +450,7 @@ class TransactionKind:
 
 
 def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
-    """Return the transaction settings of a broker in the form that the shards use."""
+    """Convert the settings of a broker to those of its transaction coordinator."""
     return TransactionSettings(
         id_expiration_ms=settings.transactional_id_expiration_ms,
         remove_expired_interval_ms=settings.transaction_remove_expired_interval_ms,

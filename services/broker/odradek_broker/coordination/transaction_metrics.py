@@ -1,6 +1,6 @@
 """Prometheus metrics of a broker's transaction coordinators: counters, and the state of open transactions.
 
-Counters begin at the start of this process. When a coordinator moves to another broker, its counts stay here.
+Counters start at 0 with this process. If a coordinator moves to another broker, its counts do not move with it.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ class TransactionMetrics:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`now_ms` returns the time of the monotonic clock, by which the times of decisions are measured."""
+        """`now_ms` reads the monotonic clock, because the times of decisions are monotonic."""
         self._shards = shards
         self._pending_markers = pending_markers
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self.started = 0
         self.fenced = 0
-        # All labels exist from the start, so that a rate shows the first transaction.
+        # All label values exist from the start, so that Prometheus's `rate` includes the first transaction.
         self.completed: Counter[tuple[str, str]] = Counter(
             {("commit", _CLIENT): 0, **{("abort", by.name.lower()): 0 for by in EndedBy}}
         )
-        """Number of completed transactions, by outcome and by what decided them."""
+        """Number of completed transactions, by outcome and by the reason for the decision (`EndedBy`)."""
         self.open_latencies = Latencies()
         self.completion_latencies = Latencies()
 
     def count_completed(self, report: TransactionCompleted) -> None:
-        """Count a transaction, because all of its partitions have their marker."""
+        """Count a completed transaction, whose partitions all have their marker."""
         outcome = "commit" if report.is_commit else "abort"
         self.completed[outcome, report.ended_by.name.lower()] += 1
         self.open_latencies.observe(report.open_ms / 1000)
         self.completion_latencies.observe(report.decided_for_ms / 1000)
 
     def count_response(self, code: ErrorCode | None) -> None:
-        """Count the response if its code means that the producer is fenced."""
+        """Count a response whose error code means that the producer is fenced. Other codes are ignored."""
         self.fenced += code in _FENCED
 
     def families(self) -> Iterator[Metric]:
@@ -73,7 +73,7 @@ class TransactionMetrics:
         )
         completed = CounterMetricFamily(
             PREFIX + "transactions_completed",
-            "Transactions that are complete, by outcome and by who decided it",
+            "Transactions that are complete, by outcome and by the reason for the decision",
             labels=["outcome", "ended_by"],
         )
         for labels, count in sorted(self.completed.items()):
@@ -81,7 +81,7 @@ class TransactionMetrics:
         yield completed
         yield CounterMetricFamily(
             PREFIX + "transactions_fenced",
-            "Requests that were refused because another producer has the transactional id",
+            "Requests that were refused because a newer producer uses the transactional id",
             value=self.fenced,
         )
         for name, doc, latencies in (
@@ -126,7 +126,7 @@ class TransactionMetrics:
             ),
             (
                 "transaction_oldest_marker_seconds",
-                "Age of the oldest decision that lacks a marker",
+                "Age of the oldest decided transaction with a pending marker",
                 (now_ms - min(decided_ms)) / 1000 if decided_ms else 0,
             ),
             (

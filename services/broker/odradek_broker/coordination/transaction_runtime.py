@@ -1,12 +1,12 @@
-"""The parts of one broker that make transactions work together: its coordinators, and both ends of its streams to
-other brokers.
+"""All transactional components of one broker: its coordinator, and the client and server sides of the streams between
+brokers.
 
-coordinator    the transactional ids that this broker coordinates; sends markers to partition leaders
-registrar      asks coordinators for the partition leaders of this broker
+coordinator    coordinates transactional ids, and sends markers to partition leaders
+registrar      sends registrations of this broker's partition leaders to the coordinators
 offsets        commits offsets in transactions
 resolver       asks all coordinators about open transactions that seem to hang
-registrations  serves the registrations of other brokers' partition leaders
-markers        serves the markers of other brokers' coordinators
+registrations  handles registrations from partition leaders on other brokers
+markers        handles markers from coordinators on other brokers
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek_runtime.clock import Clock
 
 
 class TransactionRuntime:
-    """All transactional parts of one broker. Run `run()` in a task group, and call all other methods on its event
+    """All transactional components of one broker. Run `run()` in a task group, and call all other methods on its event
     loop.
     """
 

@@ -1,8 +1,8 @@
-"""Offsets that a producer commits with its transaction. They are written after the offsets partition was added to the
-transaction.
+"""Offsets that a producer commits in a transaction (TxnOffsetCommit).
 
-The group coordinator is here; the transaction coordinator may be at another broker. The offsets partition is registered
-with the transaction before the first offsets of the transaction enter it, like any partition before its first batch.
+This broker is the group coordinator; the transaction coordinator may be another broker. Before the first offsets of a
+transaction are written, the transaction coordinator must have added the group's partition of `__consumer_offsets` to
+the transaction. The same is true for the first batch of any other partition.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.clock import Clock
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""The most offsets of one decision, which runs in one piece and takes about 10 us for each offset."""
+"""The most offsets that the group coordinator handles in one step, which occupies the event loop for about 10 us for
+each offset.
+"""
 _PAUSE_S: Final = 0.05
 _FINAL: Final = {
-    # Producers recognize by this code that they are fenced.
+    # For this request, INVALID_PRODUCER_EPOCH is the code by which producers recognize that they are fenced.
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -61,7 +63,7 @@ class TransactionalOffsets:
         timeout_ms: int,
         clock: Clock,
     ) -> None:
-        """`timeout_ms` is how long a commit waits for the coordinator of its transaction."""
+        """`timeout_ms` is the longest time for which a commit waits for the transaction coordinator."""
         self._groups = groups
         self._registrar = registrar
         self._partitions = partitions
@@ -79,15 +81,15 @@ class TransactionalOffsets:
         mode: RegistrationMode,
         connection: int | None = None,
     ) -> OffsetsAnswer:
-        """Add offsets to the producer's transaction. `connection` is given for clients whose transactions share one
-        epoch.
+        """Add offsets to the producer's transaction.
 
-        Many offsets are added in several decisions of the group's coordinator. If one of them fails, the offsets of
-        earlier ones stay pending, and take effect only if the transaction commits.
+        `connection` is the number of the connection of a client of transaction version 0 or 1; otherwise None. Many
+        offsets are added in several steps. If a step fails, the offsets of earlier steps stay pending, and are
+        committed only if the transaction commits.
 
         Raises:
-            CoordinatorError: this broker does not coordinate the group, or not yet.
-            OutdatedConnection: offsets of this producer have already arrived over a later connection.
+            CoordinatorError: this broker does not coordinate the group, or is still loading it.
+            OutdatedConnection: offsets of this producer have already been accepted on a later connection.
         """
         placement = self._groups.placement
         partition = placement.partition_of(request.commit.group_id)
@@ -110,7 +112,7 @@ class TransactionalOffsets:
         for part in _parts(request):
             if connection is not None and order.is_outdated(producer, connection):
                 raise OutdatedConnection(
-                    f"a later connection has brought offsets of producer {request.producer_id}"
+                    f"the client has already used a later connection for producer id {request.producer_id}"
                 )
             response = await self._commit_part(part, registration)
             if response.error is not ErrorCode.NONE:
@@ -135,14 +137,14 @@ class TransactionalOffsets:
             elif code in _FINAL:
                 return OffsetsAnswer(error=_FINAL[code])
             elif self._now_ms() >= registration.deadline_ms:
-                # All clients repeat the request after this code.
+                # All clients retry the request after this error code.
                 return OffsetsAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             else:
                 registered = None
                 await asyncio.sleep(_PAUSE_S)
 
     def _order(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return the ConnectionOrder of an offsets partition. A new leader epoch begins with a new one."""
+        """Return the ConnectionOrder of a partition of `__consumer_offsets`. Each leader epoch has its own."""
         placement = self._groups.placement
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
         known_epoch, order = self._orders.get(partition, (None, None))
@@ -165,7 +167,7 @@ class TransactionalOffsets:
         if response.coordinator_epoch >= 0 and not self._coordinator_epochs.heard(
             response.coordinator_partition, response.coordinator_epoch
         ):
-            # The confirmation came from a deposed coordinator; its successor may have ended the transaction.
+            # The response came from a deposed coordinator, and its successor may have ended the transaction already.
             return ErrorCode.NOT_COORDINATOR
         return response.error
 

@@ -1,4 +1,4 @@
-"""The records that the steps of one turn of the event loop decide: one append, in the order of the decisions."""
+"""Combines the records of all steps of one turn of the event loop into one append, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from odradek_protocol.records import BatchBuilder, ControlType, encode_marker
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 _NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
-# The most bytes that the lengths, attributes and deltas of a record take.
+# An upper bound for the encoded size of a record's lengths, attributes and deltas.
 _RECORD_OVERHEAD_BYTES: Final = 32
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
 class _Run(Struct, gc=False):
-    """Consecutive records of one producer identity, which become one batch."""
+    """Consecutive records with the same producer id and epoch, which become one batch."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -28,11 +28,11 @@ class _Run(Struct, gc=False):
 
 
 class TurnWrites:
-    """Collects the records of steps, and turns them into the batches of one append.
+    """Collects the records of steps, and builds the batches of one append from them.
 
-    Records are encoded when their step is added, so that a record that cannot be encoded fails only the request that
-    decided it. If several records of a batch have the same state key, only the last one is written: a load replays a
-    batch whole or not at all, so no load could have seen the others.
+    Records are encoded when their step is added, so that a record that cannot be encoded fails only its own request. If
+    several records of a batch have the same state key, only the last one is written. This is safe because a load
+    replays either the whole batch or nothing of it.
     """
 
     __slots__ = ("_encode", "_pieces", "_state_key", "_states")
@@ -53,7 +53,7 @@ class TurnWrites:
         return bool(self._pieces)
 
     def add(self, step: Step[Any]) -> None:
-        """Add the records and the other writes of a step.
+        """Add the records, the transactional records and the markers of a step.
 
         Raises:
             Exception: a record cannot be encoded. `build` must not be called after that.
@@ -83,8 +83,8 @@ class TurnWrites:
             run.records.append(key_and_value)
 
     def _run(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, more_bytes: int) -> _Run:
-        """Return the last run if it has this producer identity and room for a whole step; otherwise begin a new run and
-        return it.
+        """Return the last run if it has this producer id and epoch and can grow by `more_bytes`; otherwise begin a new
+        run and return it.
         """
         last = self._pieces[-1] if self._pieces else None
         if (
@@ -120,9 +120,9 @@ def _size_bytes(records: list[EncodedRecord]) -> int:
 
 
 def _build_run(run: _Run, now_wall_ms: int, buffer: bytearray) -> None:
-    """Build the batches of a run. There are several if one step alone is larger than a batch may be.
+    """Append the batches of a run to `buffer`. A run has several batches if one step is larger than a batch may be.
 
-    Only a step that expires offsets can be so large: it writes a tombstone for each of them.
+    Only a step that expires offsets can be that large, because it writes a tombstone for each offset.
     """
     batch = BatchBuilder(BATCH_BYTES_MAX)
     for record in run.records:
