@@ -224,7 +224,9 @@ def _describe_log_dirs(
         broker = response.brokers.add(broker_id=described_id)
         if described_id not in cluster.alive:
             broker.error_code = ErrorCode.BROKER_NOT_AVAILABLE
-            broker.error_message = f"broker {described_id} is not there"
+            broker.error_message = (
+                f"broker {described_id} is not running, or is not a broker of this cluster"
+            )
             continue
         directory = broker.log_dirs.add(
             path=f"/memory/{described_id}", total_bytes=-1, usable_bytes=-1

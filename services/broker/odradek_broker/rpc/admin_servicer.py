@@ -1,4 +1,4 @@
-"""AdminService of a broker: it serves some RPCs itself, and forwards all others to the active controller."""
+"""AdminService of a broker. The broker serves some RPCs itself, and forwards all others to the active controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.settings import is_given, settings_text, specs_of
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
-_PEER_MARGIN_S: Final = 2.0  # a peer has this much less time, so that it can report its own timeout
+_PEER_MARGIN_S: Final = 2.0  # how much longer a call may take than the work at the other broker
 _TIMEOUT_MAX_S: Final = 60.0
 _SHARE_OF_DEADLINE: Final = 0.8
 _SOURCE_DYNAMIC_BROKER: Final = 2
@@ -42,11 +42,12 @@ DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 
 
 def _forwards_the_rest(servicer: type[AdminServicer]) -> type[AdminServicer]:
-    """Add a forwarding method for each RPC of the service that the class does not define: the active controller
-    responds.
+    """Add a method for each RPC of the service that the class does not define. The method forwards the request to the
+    active controller.
 
-    A response with a metadata_offset describes the metadata from that offset on, so this broker waits until its image
-    has reached it. What a caller needs for an RPC is in `access/rights.py`; an RPC without a rule there is refused.
+    If the response has the field metadata_offset, the method waits until this broker's image has reached that offset,
+    so that the caller can read its own change here. The rights for each RPC are in `access/rights.py`; an RPC without
+    an entry there is refused.
     """
     for rpc in pb.DESCRIPTOR.services_by_name["AdminService"].methods:
         if rpc.name not in vars(servicer):
@@ -68,7 +69,7 @@ def _forwarded(
 
 @_forwards_the_rest
 class AdminServicer:
-    """The RPCs that a broker serves itself; all others of the service are forwarded to the active controller."""
+    """The servicer of AdminService. RPCs without a method here are forwarded to the active controller."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class AdminServicer:
         describe_broker: DescribeBroker,
         inventory: DirectoryInventory,
     ) -> None:
-        """`describe_broker` describes this broker's own configs, `inventory` its data directory."""
+        """`describe_broker` returns this broker's configs, and `inventory` reports about its data directory."""
         self._broker_id = broker_id
         self._partitions = partitions
         self._controllers = controllers
@@ -105,9 +106,7 @@ class AdminServicer:
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: ServerContext
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Describe the quorum as its leader sees it; if it has no leader, as the first controller that responds sees
-        it.
-        """
+        """Describe the quorum as its leader sees it or, without a leader, as any controller that responds sees it."""
         quorum = await self._forward(
             "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
         )
@@ -117,7 +116,7 @@ class AdminServicer:
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: ServerContext
     ) -> pb.DescribeConfigsResponse:
-        """Describe configs. A broker describes its own configs, and the controller all others."""
+        """Describe configs. The configs of a broker are read at that broker, and all others at the controller."""
         results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
         forwarded: list[int] = []
         async for number, resource in in_turns(enumerate(request.resources)):
@@ -149,12 +148,14 @@ class AdminServicer:
         refused = pb.ConfigResourceResult(type=resource.type, name=resource.name)
         if not resource.name.isdigit():
             refused.error_code = ErrorCode.INVALID_REQUEST
-            refused.error_message = f"{resource.name!r} is not a broker id"
+            refused.error_message = f"{resource.name!r} is not a broker id: use a number"
             return refused
         stub = await self._peer(BrokerId(int(resource.name)))
         if stub is None:
             refused.error_code = ErrorCode.BROKER_NOT_AVAILABLE
-            refused.error_message = f"broker {resource.name} is not there"
+            refused.error_message = (
+                f"broker {resource.name} is not running, or is not a broker of this cluster"
+            )
             return refused
         try:
             response = await stub.DescribeConfigs(
@@ -173,7 +174,7 @@ class AdminServicer:
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, _context: ServerContext
     ) -> pb.DescribeLogDirsResponse:
-        """Describe this broker's data directory, and ask the other brokers for theirs, some at a time."""
+        """Describe the data directories of the requested brokers, or of all brokers. Each broker describes its own."""
         broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(
             self._partitions.image.brokers
         )
@@ -187,7 +188,8 @@ class AdminServicer:
     ) -> pb.BrokerLogDirs:
         if broker_id == self._broker_id:
             return self._own_log_dirs(include_partitions=request.include_partitions)
-        code, reason = ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not there"
+        code = ErrorCode.BROKER_NOT_AVAILABLE
+        reason = f"broker {broker_id} is not running, or is not a broker of this cluster"
         stub = await self._peer(broker_id)
         if stub is not None:
             timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
@@ -203,7 +205,7 @@ class AdminServicer:
                 reason = f"broker {broker_id} does not respond: {error.details()}"
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     code = ErrorCode.UNSUPPORTED_VERSION
-                    reason = f"broker {broker_id} is too old to describe its data directory"
+                    reason = f"the release of broker {broker_id} is too old to describe a data directory: upgrade it"
         return pb.BrokerLogDirs(broker_id=broker_id, error_code=code, error_message=reason)
 
     def _own_log_dirs(self, *, include_partitions: bool) -> pb.BrokerLogDirs:
@@ -227,7 +229,7 @@ class AdminServicer:
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: ServerContext
     ) -> pb.DeleteRecordsResponse:
-        """Delete records at the partitions' leaders: here, or at the brokers that lead them."""
+        """Delete records. The request for each partition is handled by its leader, on this broker or another one."""
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
         timeout_ms = int(min(timeout_s, _TIMEOUT_MAX_S) * 1000)
         by_leader: dict[BrokerId, list[int]] = {}
@@ -293,8 +295,8 @@ class AdminServicer:
 
 
 def _timeout_s(request: Message, context: ServerContext) -> float:
-    """Return the time-out of the call to the controller: shorter than the caller's, so that the broker can respond
-    with a reason.
+    """Return the timeout of a call to the controller. It is shorter than the caller's deadline, so that the broker can
+    still respond with the reason of a failure.
     """
     timeout_s = _TIMEOUT_DEFAULT_S
     timeout_ms = getattr(request, "timeout_ms", 0)
@@ -318,7 +320,8 @@ def describe_broker(
 ) -> pb.ConfigResourceResult:
     """Return the configs of this broker.
 
-    A value set at run time for this broker overrides one set for all brokers, and both override the settings.
+    A dynamic config of this broker overrides a dynamic config of all brokers, and both override the settings with which
+    the process was started.
     """
     result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
     own = image.config_of(ConfigResourceType.BROKER, resource.name)

@@ -1,9 +1,11 @@
-"""AuthService: logins by SASL over gRPC. The exchange is that of the Kafka listeners; it ends with a session.
+"""AuthService: logins by SASL over gRPC. The SASL exchange is the same as on the Kafka listeners, and its result is a
+session.
 
-Tokens come in the metadata, which gRPC bounds at 16 KiB, and no message is read: a caller that has not logged in cannot
-make the broker take the 64 MiB that a message may have. A login that does not complete within LOGIN_S_MAX is dropped.
-At most LOGINS_MAX are in progress, and LOGINS_PER_HOST_MAX of one address without a certificate. A failed login is
-reported without the reason, which is logged to the audit log, and after the same delay as on the Kafka listeners.
+Tokens are sent in the metadata of calls, which gRPC limits to 16 KiB, and the broker reads no message. Thus a caller
+that has not logged in cannot make the broker buffer a message, which may have 64 MiB. A login that does not complete
+within LOGIN_S_MAX is discarded. At most LOGINS_MAX logins are in progress, and at most LOGINS_PER_HOST_MAX from one
+address without a certificate. A failed login is reported without the reason, after the same delay as on the Kafka
+listeners. The reason is written to the audit log.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class _Login:
 
 
 class AuthServicer:
-    """Serves the logins of one listener by its `mechanisms`. `tokens` verifies the tokens of OAUTHBEARER."""
+    """Serves the logins of one listener, which offers `mechanisms`. `tokens` verifies the tokens of OAUTHBEARER."""
 
     def __init__(
         self,
@@ -70,21 +72,24 @@ class AuthServicer:
         self._of_host: Counter[str] = Counter()
 
     async def authenticate(self, _requests: object, context: ServerContext) -> None:
-        """Handle one step of a login. For gRPC the request is a stream, so that its message need not be read."""
+        """Handle one step of a login. For gRPC the request is a stream, so that the broker can leave its message
+        unread.
+        """
         if not self._mechanisms:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
-                "this listener has no logins, because sasl.enabled.mechanisms is not set",
+                "this listener does not support logins: connect without one, or set sasl.enabled.mechanisms on the"
+                " brokers",
             )
         headers = dict(context.invocation_metadata() or ())
         host = host_of(context.peer())
-        # gRPC gives text for headers, and bytes for those whose name ends in -bin.
+        # In gRPC, the value of a header is text, or bytes if the name ends in -bin.
         mechanism, token = str(headers.get(MECHANISM, "")), headers.get(TOKEN, b"")
         name = str(headers.get(EXCHANGE, "")) or await self._begin(mechanism, host, context)
         login = self._in_progress.get(name)
         try:
             if login is None:
-                raise LoginFailed("the login does not exist, or it took too long")
+                raise LoginFailed("the login in progress is unknown, or took too long")
             assert isinstance(token, bytes), type(token)
             response = await self._step(name, login, token)
         except LoginFailed as failed:
@@ -99,7 +104,9 @@ class AuthServicer:
         if len(self._in_progress) >= LOGINS_MAX or (
             self._of_host[host] >= LOGINS_PER_HOST_MAX and not has_certificate
         ):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "too many logins at once")
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "too many logins are in progress: try again later"
+            )
         exchange = SaslExchange(
             mechanisms=self._mechanisms,
             credentials=self._credentials,
@@ -110,7 +117,7 @@ class AuthServicer:
             offered = ", ".join(self._mechanisms)
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"mechanism {mechanism!r} is not offered by this listener, which has {offered}",
+                f"this listener does not offer the mechanism {mechanism!r}: use one of {offered}",
             )
         name = secrets.token_urlsafe(_NAME_BYTES)
         timer = asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end, name)
@@ -136,7 +143,7 @@ class AuthServicer:
         )
 
     def _end(self, name: str) -> bool:
-        """Drop a login; return False if it was dropped before."""
+        """Remove a login in progress. Return False if it was already removed."""
         login = self._in_progress.pop(name, None)
         if login is None:
             return False

@@ -1,12 +1,12 @@
-"""Authorization before every gRPC servicer for clients: identifies the caller, and refuses calls without the right.
+"""Authorization of clients' gRPC calls, before a servicer is called: identifies the caller and checks its rights.
 
-Unary methods are checked here, by the tables of `access.rights`; a method in none of them is
-refused. Streams, and Metadata, which omits what the caller may not see, ask their `Caller` themselves. A stream ends
-with the session that it was opened with.
+Unary methods are checked here, by the tables of `access.rights`; a method without an entry is refused. Streams and the
+method Metadata check the rights themselves, with `Caller.may`. A stream is cancelled when the session with which it was
+opened ends.
 
-Where a login is required, the broker reads nothing that a caller sends before it: a message may have 33 MiB. Such a
-caller may log in (by metadata) and ask for the broker's health as a whole. Other requests are read within the bounds of
-`rpc.intake`.
+On a listener that requires a login, the broker reads no message of a caller that has not logged in, because a message
+may have 33 MiB. Such a caller may only log in (by the metadata of calls) and check the health of the whole broker. All
+other requests are read within the limits of `rpc.intake`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
 _FETCH: Final = "/odradek.v1.BrokerService/Fetch"
 _WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
 _PERCENT_A_CALL: Final = 0.03
-"""The share of a second for which a unary call keeps the broker's event loop busy, in percent (300 us). The rest of
-its duration is mostly waiting.
+"""The time for which a unary call occupies the broker's event loop, in percent of a second (300 us). This estimate
+counts against request_percentage, because most of a call's duration is waiting.
 """
 
 
@@ -59,7 +59,7 @@ Conversation: TypeAlias = Callable[[object, ServerContext], Awaitable[None]]
 
 
 class Authorization(grpc.aio.ServerInterceptor):
-    """Identifies callers, and refuses calls to which they have no right before a servicer sees them."""
+    """Identifies the caller of each call, and refuses a call without the right before its servicer is called."""
 
     def __init__(
         self,
@@ -78,9 +78,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MethodHandler:
-        """Wrap the handler of a method. All wrapped handlers read their requests themselves, when their turn
-        has come.
-        """
+        """Wrap the handler of a method. A wrapped handler reads its request itself, within the limits of the intake."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
         # A login reads only the metadata of the call.
@@ -124,7 +122,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         return counted
 
     async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
-        """Return the caller if it may have another call open; abort the call otherwise."""
+        """Identify and return the caller. Abort the call if the caller has too many open calls."""
         caller = await self._identified(method, context)
         refused = self._intake.refusal(caller.owner, is_stream=is_stream, is_fetch=method == _FETCH)
         if refused is not None:
@@ -170,7 +168,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         async def refuse(_requests: object, context: ServerContext) -> None:
             await self._identified(method, context)
             await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, "the login is not valid: log in again"
+                grpc.StatusCode.UNAUTHENTICATED, "the session is not valid: log in again"
             )
 
         return refuse
@@ -189,7 +187,7 @@ class Authorization(grpc.aio.ServerInterceptor):
                         )
             response = await inner(request, context)
             throttle_ms = self._throttle_ms(method, caller, request)
-            if throttle_ms:  # a caller over its quota is delayed, and gets no error
+            if throttle_ms:  # a caller that exceeds its quota is delayed, not refused
                 await asyncio.sleep(throttle_ms / 1000)
             if hidden is not None and self._callers.authorizer.is_on:
                 field, need_of = hidden
@@ -203,7 +201,9 @@ class Authorization(grpc.aio.ServerInterceptor):
         return checked
 
     def _throttle_ms(self, method: str, caller: Caller, request: Message) -> int:
-        """Count a served request against the caller's quotas, as the Kafka listeners do; return its delay."""
+        """Count a request against the caller's quotas, as the Kafka listeners do. Return how long to delay its
+        response.
+        """
         cost = MUTATIONS.get(method)
         who = (caller.principal, caller.client_id)
         wait_ms = (
@@ -270,7 +270,7 @@ async def _serve(served: object, context: ServerContext) -> None:
 
 
 def _unread_check(handler: MethodHandler) -> MethodHandler:
-    """Return a handler that reports the health of the broker as a whole, whatever service the request names."""
+    """Return a handler that ignores the request, which is not read, and reports the health of the whole broker."""
 
     async def check(_requests: object, context: ServerContext) -> None:
         await context.write(await handler.unary_unary(health_pb2.HealthCheckRequest(), context))
@@ -300,7 +300,7 @@ async def _abort_if_ended(caller: Caller, context: ServerContext) -> None:
         task.uncancel()
         await context.abort(
             grpc.StatusCode.UNAVAILABLE,
-            f"{caller.owner} has sent too many bytes of unfinished messages: finish some of them first",
+            f"{caller.owner} has sent too many bytes of unfinished messages: open a new stream and send again",
         )
     if caller.session is not None and caller.session.is_ended and task is not None:
         task.uncancel()

@@ -45,7 +45,7 @@ _SERVICE = "odradek.v1.BrokerService"
 
 
 class BrokerServicer(pb_grpc.BrokerServiceServicer):
-    """Serves the clients' calls from this broker's partitions and metadata image."""
+    """The servicer of BrokerService."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self._topic_creation = topic_creation
         self._quotas = quotas
 
-    # The stubs know only handlers that iterate; gRPC also takes those that read and write.
+    # The generated types allow only generators; gRPC also accepts a coroutine that reads and writes the stream.
     async def Produce(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """Serve a stream of produce requests (`ProduceStream`)."""
         await ProduceStream(self._partitions, current_caller(), self._quotas, context).serve()
 
-    # The stubs know only handlers that iterate; gRPC also takes those that read and write.
+    # The generated types allow only generators; gRPC also accepts a coroutine that reads and writes the stream.
     async def Fetch(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """Serve a stream on which records are sent to a client (`FetchStream`)."""
         await FetchStream(self._partitions, current_caller(), self._quotas, context).serve()
@@ -77,7 +77,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: ServerContext
     ) -> pb.ListOffsetsResponse:
-        """Look up the offset of each partition. Several partitions wait for the disk at the same time."""
+        """Look up an offset in each partition, for several partitions at the same time."""
         results = await results_in_turns(
             request.partitions, lambda wanted: self._list_offset(wanted, request.read_committed)
         )
@@ -121,7 +121,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def OffsetForLeaderEpoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: ServerContext
     ) -> pb.OffsetForLeaderEpochResponse:
-        """Return the end offsets of leader epochs."""
+        """Return the end offset of a leader epoch in each partition."""
         response = pb.OffsetForLeaderEpochResponse()
         async for wanted in in_turns(request.partitions):
             partition = self._partitions.find(
@@ -146,7 +146,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def Metadata(
         self, request: pb.MetadataRequest, context: ServerContext
     ) -> pb.MetadataResponse:
-        """Describe topics from the image; create missing ones if the client and the cluster allow it."""
+        """Describe topics from the metadata image. Create missing topics if the client and the cluster allow it."""
         caller = current_caller()
         errors: dict[str, ErrorCode] = {}
         named = list(dict.fromkeys(request.topics))  # each topic is described once
@@ -160,7 +160,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 timeout_s=metadata_changes.READABLE_S_MAX,
             )
         image = self._partitions.image
-        # The offset is read first, so that it is not later than the state of any topic that is added below.
+        # The response has the image's offset from now, so that no topic that is added below is older than the offset.
         response = self._metadata(image, [])
         hidden: list[str] = []
         async for name in in_turns(all_topics(image) if request.all_topics else named):
@@ -168,7 +168,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 response.topics.extend(topic_infos(image, [name], errors))
             else:
                 hidden.append(name)
-        # Only a caller that names a topic is told that it may not describe it.
+        # An error for a topic that may not be described is returned only if the caller named the topic.
         if not request.all_topics:
             async for name in in_turns(sorted(hidden)):
                 response.topics.add(
@@ -181,8 +181,8 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: ServerContext
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """Send a description of all brokers and topics, and then each change, with at most one message per turn of the
-        event loop.
+        """Send all brokers and the requested topics first, and then their changes, in at most one message per turn of
+        the event loop.
         """
         caller = current_caller()
         named = list(dict.fromkeys(request.topics))
@@ -247,9 +247,10 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def InitProducerId(
         self, request: pb.InitProducerIdRequest, context: ServerContext
     ) -> pb.InitProducerIdResponse:
-        """Return a new producer id with epoch 0, for a producer without transactions.
+        """Return a new producer id with epoch 0, for an idempotent producer without transactions.
 
-        Refuses a transactional id with UNSUPPORTED_VERSION: its identity comes from TransactionService.InitProducer.
+        A request with a transactional id is refused with UNSUPPORTED_VERSION, because transactional producers must call
+        TransactionService.InitProducer.
         """
         if request.transactional_id:
             return pb.InitProducerIdResponse(
@@ -270,7 +271,8 @@ def _serialize(message: Message) -> bytes:
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
     """Register the servicer, and return the service's full name.
 
-    The generated function is not used, because Produce and Fetch handle encoded messages (`record_messages`).
+    The generated registration function is not used, because Produce and Fetch handle encoded messages
+    (`record_messages`).
     """
     methods: dict[str, MethodHandler] = {
         "Produce": grpc.stream_stream_rpc_method_handler(

@@ -1,4 +1,4 @@
-"""Both ends of a gRPC stream between two brokers, as the sessions and the streams of the broker use them."""
+"""The two sides of a gRPC stream between brokers: `ServedStream` at the server, `OpenedStream` at the client."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ REFUSAL_STATUS: Final = {
     Refusal.NOT_PERMITTED: grpc.StatusCode.PERMISSION_DENIED,
     Refusal.SUPERSEDED: grpc.StatusCode.ABORTED,
 }
-# A write to a call that has just ended raises one of the last two.
+# A write to a call that has just ended raises UsageError or InvalidStateError.
 _ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 
 class ServedStream(Generic[RequestT]):
-    """The end of a stream at the broker that was called. `read` returns requests, and `write` takes encoded
-    responses.
-    """
+    """A stream at the broker that serves it. `read` returns requests, and `write` sends encoded responses."""
 
     def __init__(
         self, context: ServerContext, request_type: type[RequestT], *, is_mutual_tls: bool
@@ -60,7 +58,7 @@ class ServedStream(Generic[RequestT]):
 
 
 class OpenedStream(Generic[RequestT]):
-    """The end of a stream at the broker that called. Responses are not decoded, so that batches are not copied."""
+    """A stream at the broker that opened it. `read` returns encoded responses, so that batches are not copied."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class OpenedStream(Generic[RequestT]):
         tls: TlsFiles | None,
         encode: Callable[[RequestT], bytes] | None = None,
     ) -> None:
-        """`method` is the method's path. Without `encode`, requests are bytes."""
+        """`method` is the path of the method. If `encode` is None, requests are bytes."""
         self._channel = internal_channel(host, port, tls, peer=f"broker-{peer}")
         # Any: the stubs do not know that a call without a deserializer yields bytes.
         opener: Any = self._channel.stream_stream(method, request_serializer=encode)
@@ -106,7 +104,7 @@ class OpenedStream(Generic[RequestT]):
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a call ended, on one line."""
+    """Return the reason why a call ended, in one line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return repr(error)

@@ -1,17 +1,17 @@
-"""The callers of gRPC methods: how a broker identifies them, and what they may do.
+"""The callers of gRPC methods: their identification and their rights.
 
-A caller's principal is the first of these that applies:
+A caller's principal comes from the first of these sources that exists:
 
-  1. `odradek-on-behalf-of`: the principal that a gateway speaks for. The header is accepted only from a peer whose
-     certificate's principal is in `delegation.principals`; then the rights of the principal that it names count, and
-     the gateway's own do not. From any other peer the call is refused, and so is a call for a super user: a
-     compromised gateway must not become the administrator.
-  2. `authorization: Bearer SESSION`: the user of a login (`AuthService.Authenticate`).
-  3. The subject of the certificate, as on Kafka's listeners.
+  1. The header `odradek-on-behalf-of`, in which a gateway names the principal whose request it forwards. The header is
+     accepted only if the principal of the gateway's certificate is in `delegation.principals`. The call then has the
+     rights of the named principal, not those of the gateway. The call is refused if the named principal is a super
+     user, so that a compromised gateway does not get all rights.
+  2. The header `authorization: Bearer SESSION`, for a user that has logged in (`AuthService.Authenticate`).
+  3. The subject of the certificate, as on the Kafka listeners.
   4. User:ANONYMOUS, which a listener that requires a login (SASL_...) refuses.
 
-Every refusal is logged to the audit log: the same one once a minute, those of one owner at a limited rate, and names
-only up to a length.
+Every refusal is written to the audit log. Equal refusals are logged once a minute, those of one client at a limited
+rate, and long names are shortened.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
 
 _audit = event_log("odradek_broker.audit")
 CLIENT_ID: Final = "odradek-client-id"
-"""The metadata in which a client sends its client id, for quotas."""
+"""The header with the client id, for quotas."""
 ON_BEHALF_OF: Final = "odradek-on-behalf-of"
 ON_BEHALF_OF_HOST: Final = "odradek-on-behalf-of-host"
 SESSION: Final = "authorization"
 _BEARER: Final = "bearer "
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
-_BROKERS: Final = LoopTurns()  # used for the calls of other brokers
+_BROKERS: Final = LoopTurns()  # paces the calls of other brokers
 _AT_ONCE: Final = 20
-# Any, because the methods of a context that servicers use do not depend on the type of the messages.
+# Any, because servicers use only methods of a context that do not depend on the types of its messages.
 ServerContext: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-# Any, because the stubs describe the handlers of a synchronous server, and these are coroutines.
+# Any, because the type stubs describe the handlers of a synchronous server, but these handlers are coroutines.
 MethodHandler: TypeAlias = Any
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 class Refused(Exception):
-    """Raised to refuse a call with this status; `kind` is the event in the audit log."""
+    """A call is refused with this gRPC status. `kind` is the event text in the audit log."""
 
     def __init__(self, code: grpc.StatusCode, details: str, *, kind: str, principal: str) -> None:
         super().__init__(details)
@@ -95,9 +95,7 @@ class Caller:
         via: str = "",
         refusals: RefusalLines | None = None,
     ) -> None:
-        """`via` is the gateway that calls on behalf of the principal; `pace` is the pace of the call's work on the
-        event loop.
-        """
+        """`via` is the principal of the gateway that forwards the call, or ""; `session` is None without a login."""
         self._refusals = refusals or RefusalLines()
         self.pace: Pace | None = None
         self.stream: WatchedStream | None = None
@@ -110,23 +108,25 @@ class Caller:
         self.via = via
 
     def got_message(self, size_bytes: int) -> None:
-        """Record that a whole message arrived on the caller's stream."""
+        """Record that a complete message has arrived on the caller's stream."""
         if self.stream is not None:
             self.stream.delivered(size_bytes, monotonic_ms() / 1000)
 
     @property
     def owner(self) -> str:
-        """The owner whose share this caller's memory and time count against (`odradek_runtime.budget.shares`)."""
+        """The principal or address against whose share this caller's memory and time count
+        (`odradek_runtime.budget.shares`).
+        """
         return owner_of(self.principal, self.host)
 
     def may(self, operation: Operation, topic: str) -> bool:
-        """Whether the caller may do this with a topic."""
+        """Return whether the caller may do the operation on the topic."""
         return not self._authorizer.is_on or self._authorizer.allows(
             self.principal, self.host, operation, ResourceType.TOPIC, topic
         )
 
     def has(self, need: Need) -> bool:
-        """Whether the caller has at least one of the rights that the need lists."""
+        """Return whether the caller has at least one of the rights in `need`."""
         return not self._authorizer.is_on or any(
             self._authorizer.allows_any(self.principal, self.host, operation, kind)
             if name is None
@@ -135,21 +135,23 @@ class Caller:
         )
 
     def denied(self, request: str, need: Need) -> str:
-        """Log a refusal to the audit log, and return the text for the caller."""
+        """Write a refusal to the audit log, and return an error text for the caller."""
         rights = " or ".join(
             f"{operation.name} on {kind.name} {shortened(name or '(any)')}"
             for operation, kind, name in need
         )
         fields = {"request": request, "needs": rights, "via": self.via}
         log_refusal(self._refusals, "Denied a request", self.principal, self.host, **fields)
-        return f"{self.principal} needs {rights or 'a right that nobody has'}"
+        return f"{self.principal} needs {rights or 'a right that no ACL can grant'}"
 
     def denied_topic(
         self, request: str, operation: Operation, topic: str, given_name: str | None = None
     ) -> str:
-        """Like `denied`. `given_name` is the topic's name in the request, which may have its id alone.
+        """Write the refusal of an operation on a topic to the audit log, and return an error text for the caller.
 
-        The text has no other name: a caller that knows an id must not learn the name of a topic that it may not see.
+        `given_name` is the topic's name in the request; it is empty if the request has only the topic's id. The text
+        contains only this name, because a caller that knows an id must not learn the name of a topic that it may not
+        see.
         """
         sentence = self.denied(request, [(operation, ResourceType.TOPIC, topic)])
         if given_name is None or given_name == topic:
@@ -161,22 +163,22 @@ _current: ContextVar[Caller] = ContextVar("odradek_grpc_caller")
 
 
 def serve_as(caller: Caller) -> None:
-    """Set the caller whose call this task serves."""
+    """Set the caller of the call that the current task serves."""
     _current.set(caller)
 
 
 def current_caller() -> Caller:
-    """Return the caller of the call that this task serves."""
+    """Return the caller of the call that the current task serves."""
     return _current.get()
 
 
 def client_caller() -> Caller | None:
-    """Do the same as `current_caller`, but return None for a call of another broker, on the listener for brokers."""
+    """Return the client whose call the current task serves, or None for a call of another broker."""
     return _current.get(None)
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over the items of a request. Other work has its turn between them."""
+    """Iterate over the items of a request, and let other work run between them."""
     caller = client_caller()
     pace = None if caller is None else caller.pace
     async for item in (pace or _BROKERS.pace("brokers")).items(items):
@@ -184,9 +186,7 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def results_in_turns(items: Sequence[T], handle: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Return the result of each item. Several items are awaited at the same time, and other work has its turn between
-    them.
-    """
+    """Return the result of each item. Up to 20 items are handled at the same time, and other work runs in between."""
     results: list[R] = []
     async for start in in_turns(range(0, len(items), _AT_ONCE)):
         results += await asyncio.gather(*map(handle, items[start : start + _AT_ONCE]))
@@ -194,13 +194,13 @@ async def results_in_turns(items: Sequence[T], handle: Callable[[T], Awaitable[R
 
 
 class Repeated(Protocol[T_contra]):
-    """A repeated field of a message."""
+    """A repeated field of a protobuf message."""
 
     def append(self, item: T_contra, /) -> None: ...
 
 
 async def put_in_turns(field: Repeated[T], items: Iterable[T]) -> None:
-    """Append items to a repeated field. Other work has its turn between them."""
+    """Append items to a repeated field, and let other work run between them."""
     async for item in in_turns(items):
         field.append(item)
 
@@ -226,12 +226,16 @@ class Callers:
         self._delegates = frozenset(delegates)
 
     def identify(self, context: ServerContext) -> Caller:
-        """Return the caller. Raises Refused for a false identity, and for a missing one where it is required."""
+        """Return the caller of a call.
+
+        Raises:
+            Refused: the identity is not valid, or it is missing on a listener that requires a login.
+        """
         headers: dict[str, str] = {}
         for key, value in context.invocation_metadata() or ():
             if key in (CLIENT_ID, ON_BEHALF_OF, ON_BEHALF_OF_HOST, SESSION):
                 if key in headers and key != CLIENT_ID:
-                    raise _unauthenticated(f"the call has two {key} headers")
+                    raise _unauthenticated(f"the call has more than one {key} header")
                 headers[key] = value if isinstance(value, str) else value.decode(errors="replace")
         host = host_of(context.peer())
         pems: list[bytes] = list(context.auth_context().get("x509_pem_cert", ()))
@@ -245,7 +249,9 @@ class Callers:
             session = self._session(headers[SESSION])
             principal = session.principal
         elif self._wants_login:
-            raise _unauthenticated("log in first (AuthService.Authenticate)")
+            raise _unauthenticated(
+                "this listener requires a login: log in first (AuthService.Authenticate)"
+            )
         return Caller(
             self.authorizer,
             principal=principal,
@@ -258,9 +264,7 @@ class Callers:
         )
 
     def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-        """Return whether the broker may read the request of a call with these headers. The login in them may still be
-        invalid.
-        """
+        """Return whether the broker may read the request of a call with these headers. `identify` still checks them."""
         if not self._wants_login:
             return True
         sessions = [str(value) for key, value in metadata or () if key == SESSION]
@@ -273,7 +277,7 @@ class Callers:
         if peer == ANONYMOUS or peer not in self._delegates:
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{peer} may not speak for others: it is not in delegation.principals",
+                f"{peer} may not send requests for other principals: add it to delegation.principals of the brokers",
                 kind="Delegation refused",
                 principal=peer,
             )
@@ -281,15 +285,15 @@ class Callers:
         if not name.startswith("User:") or not 5 < len(name) <= _PRINCIPAL_CHARACTERS_MAX:
             raise Refused(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{ON_BEHALF_OF} must name a principal, such as User:alice",
+                f"the header {ON_BEHALF_OF} must contain a principal, such as User:alice",
                 kind="Delegation refused",
                 principal=peer,
             )
         if self.authorizer.is_super_user(name):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{peer} may not speak for {name}, which is in super.users: super users connect to"
-                " brokers directly; through a gateway use a principal whose rights come from ACLs",
+                f"{peer} may not send requests for {name}, which is in super.users: connect to the brokers directly,"
+                " or use a principal whose rights come from ACLs",
                 kind="Delegation refused",
                 principal=peer,
             )
@@ -297,7 +301,7 @@ class Callers:
 
     def _session(self, header: str) -> GrpcSession:
         if header[: len(_BEARER)].lower() != _BEARER:
-            raise _unauthenticated("the authorization header is not `Bearer SESSION`")
+            raise _unauthenticated("the authorization header must be `Bearer SESSION`")
         session = self._sessions.find(header[len(_BEARER) :].strip())
         if session is None:
             raise _unauthenticated("the session has ended: log in again")
@@ -313,7 +317,7 @@ def _unauthenticated(details: str) -> Refused:
 def log_refusal(
     refusals: RefusalLines, kind: str, principal: str, host: str, **fields: str
 ) -> None:
-    """Log a refusal to the audit log, unless the same was logged a moment ago or the owner has too many."""
+    """Write a refusal to the audit log, unless an equal one was logged a moment ago or the client has too many."""
     written = {name: shortened(value) for name, value in fields.items() if value}
     entry = (kind, *written.values())
     unlogged = refusals.admit(owner_of(principal, host), entry, monotonic_ms() / 1000)

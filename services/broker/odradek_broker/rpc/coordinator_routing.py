@@ -1,8 +1,7 @@
-"""Routing of calls to the coordinator of a group or transactional id: this broker, or another one, to which the
-call is forwarded once.
+"""Routing of gRPC calls to the coordinator of a group or a transactional id, on this broker or another one.
 
-A call that was forwarded is not forwarded again (`odradek-forwarded`): it could circle between two brokers whose images
-differ. The client retries NOT_COORDINATOR.
+A call for a coordinator on another broker is forwarded. A forwarded call (header `odradek-forwarded`) is not forwarded
+again, because it could circle between two brokers whose images differ. The client gets NOT_COORDINATOR, and retries.
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ Stub = TypeVar("Stub")
 
 
 class CoordinatorRouting(Generic[Stub]):
-    """Routes calls to coordinators. `here` serves a request, or the part of it for one name, on this broker.
-    `refuse` creates a response that has only an error. A call that is forwarded calls the same `method` of the
-    other broker.
+    """Routes calls to coordinators.
+
+    In all methods, `here` serves a request (or its part for one name) on this broker, `refuse` creates a response with
+    an error, and `method` is the RPC that is called if the request is forwarded.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CoordinatorRouting(Generic[Stub]):
         stub: Callable[[grpc.aio.Channel], Stub],
         nameless: ErrorCode,
     ) -> None:
-        """`nameless` is the error for a call that names no group, transactional id or query."""
+        """`nameless` is the error code if the name of the group, transactional id or query is empty."""
         self._broker_id = broker_id
         self._placement = placement
         self._partitions = partitions
@@ -66,7 +66,7 @@ class CoordinatorRouting(Generic[Stub]):
         here: Callable[[Request], Awaitable[Response]],
         refuse: Callable[[ErrorCode], Response],
     ) -> Response:
-        """Return the response of the coordinator of a name."""
+        """Let the coordinator of `name` serve the request, and return its response."""
 
         async def there(stub: Stub) -> Response:
             call = getattr(stub, method)
@@ -86,13 +86,15 @@ class CoordinatorRouting(Generic[Stub]):
         here: Callable[[str], Awaitable[Response]],
         refuse: Callable[[str, ErrorCode], Response],
     ) -> list[Response]:
-        """Return the responses of the coordinators of all names, in order.
+        """Let the coordinator of each name serve its part of a request. Return the parts of the response, in order.
 
-        `request_for` creates a request with one name, and `part_of` returns the part for that name from its response.
+        If a part is forwarded, `request_for` creates the request with one name, and `part_of` returns that name's part
+        of the response.
         """
         if len(names) > NAMES_MAX:
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"a call may have at most {NAMES_MAX} names"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the request has {len(names)} names: send at most {NAMES_MAX} in a request",
             )
 
         async def routed(name: str) -> Response:
@@ -109,7 +111,9 @@ class CoordinatorRouting(Generic[Stub]):
     async def elsewhere(
         self, method: str, request: object, *, refuse: Callable[[ErrorCode], Response]
     ) -> list[Response]:
-        """Return the response of each other live broker, or an error for a broker that does not respond."""
+        """Send the request to all other live brokers, and return their responses. A broker that does not respond is
+        represented by `refuse(COORDINATOR_NOT_AVAILABLE)`.
+        """
         others = [
             broker.broker_id
             for broker in self._partitions.image.brokers.values()

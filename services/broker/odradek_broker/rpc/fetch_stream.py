@@ -1,9 +1,10 @@
-"""One client's Fetch stream: it pushes records of a changing set of partitions, up to the bytes that the client has
-granted (its credit).
+"""One client's Fetch stream. The broker sends records of the partitions that the client has added, as long as the
+client has granted it credit, which is counted in bytes.
 
-The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions take turns, each
-message bounded in bytes. A partition leaves the set when an error occurs, or at the end offset that the client has set
-for it. The lease and the role are checked when records are written (rule R13 of partition/README.md).
+The task of the stream waits until a partition has new records, or the client sends credit or changes the set of
+partitions. Then it reads the partitions in turn and sends messages of bounded size. A partition is removed from the set
+after an error, or at the end offset that the client has given for it. The lease and the role are checked just before
+records are sent (rule R13 of partition/README.md).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Key = tuple[str, bytes, int]
 
 @dataclass(slots=True)
 class _Position:
-    """The position of one partition of the stream."""
+    """One partition of the stream, and the offset that is read next."""
 
     topic: TopicName
     topic_id: TopicId | None
@@ -58,11 +59,11 @@ class _Position:
     current_leader_epoch: LeaderEpoch
     fetch_id: int
     refusal: str = ""
-    """The right that the caller lacks."""
+    """The error text if the caller may not read the topic; otherwise ""."""
 
 
 class FetchStream:
-    """Serves one stream until the client ends it."""
+    """Serves one Fetch stream until the client ends it."""
 
     def __init__(
         self, partitions: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
@@ -101,14 +102,14 @@ class FetchStream:
                 host.watchers.pop(self, None)
 
     def on_partition_moved(self, host: PartitionHost) -> None:
-        """Check the partition, because there may be new records to send, or an error."""
+        """Read the partition soon, because it may have new records, or its leader may have changed."""
         for key in self._keys_of_host.get(host, ()):
             self._due[key] = None
         self._wake.set()
 
     async def _decoded(self, data: bytes) -> pb.FetchRequest:
         pace = self._caller.pace
-        assert pace is not None, "a client's stream"
+        assert pace is not None, "a client's stream has a pace"
         return await decoded(
             self._context,
             pace,
@@ -185,8 +186,8 @@ class FetchStream:
                 await self._send()
 
     async def _wait(self) -> None:
-        """Wait until a partition may have records; while some records are gathered already, no longer than the client
-        allows.
+        """Wait until a partition may have new records. If records have been gathered but not sent, wait no longer than
+        the client's `wait_ms_max`.
         """
         if not self._gathered:
             await self._wake.wait()
@@ -208,7 +209,7 @@ class FetchStream:
         )
 
     async def _gather(self) -> None:
-        """Read the partitions that may have records until a message is full."""
+        """Read the partitions that may have new records, until there are enough for a message."""
         for key in list(self._due):
             if self._gathered_bytes >= min(self._message_bytes_max, self._credit_bytes):
                 return
@@ -263,7 +264,7 @@ class FetchStream:
         return False
 
     def _forget(self, key: Key) -> None:
-        """Remove a partition from the stream. Records of it that were already read are still sent."""
+        """Remove a partition from the stream. Its records that were already read are still sent."""
         gathered = self._gathered
         self._gathered = []
         self._drop(key)
@@ -279,13 +280,15 @@ class FetchStream:
             FETCH_RATE, self._caller.principal, self._caller.client_id, sent_bytes
         )
         await self._context.write(response.encode(throttle_ms=throttle_ms))
-        if throttle_ms:  # a client over its quota is served later
+        if throttle_ms:  # a client that exceeds its quota is delayed
             await asyncio.sleep(throttle_ms / 1000)
 
     def _add(
         self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool
     ) -> int:
-        """Add what was read of a partition, if it may be sent now, or else the error. Return the bytes of records."""
+        """Add the records that were read from a partition to the response, or an error if they must not be sent now.
+        Return the number of bytes of records.
+        """
         partition, gated = position.partition, outcome
         if not isinstance(partition, ErrorCode):
             gated = partition.gate_read(outcome)

@@ -1,4 +1,4 @@
-"""GroupService of a broker: each call is served by the coordinator of its group, on this broker or another one."""
+"""GroupService of a broker. Each call is served by the coordinator of its group, on this broker or another one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ Stub: TypeAlias = "pb_grpc.GroupServiceAsyncStub"
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
-    """The servicer of GroupService. Each method contains a function that runs on the broker that coordinates the
-    group.
-    """
+    """The servicer of GroupService. Each method routes its request to the broker that coordinates the group."""
 
     def __init__(
         self,
@@ -72,7 +70,9 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def CommitOffsets(
         self, request: pb.CommitOffsetsRequest, context: ServerContext
     ) -> pb.CommitOffsetsResponse:
-        """Commit offsets in one write. Only those whose metadata is too large are refused by themselves."""
+        """Commit offsets in one write. An offset whose metadata is too large gets its own error; other errors apply to
+        the whole request.
+        """
         return await self._routing.at_coordinator(
             request.group_id,
             "CommitOffsets",
@@ -89,7 +89,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def FetchOffsets(
         self, request: pb.FetchOffsetsRequest, context: ServerContext
     ) -> pb.FetchOffsetsResponse:
-        """Return committed offsets; -1 for a partition without one."""
+        """Return committed offsets. The offset is -1 for a partition without a committed offset."""
         return await self._routing.at_coordinator(
             request.group_id,
             "FetchOffsets",
@@ -105,7 +105,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def ListGroups(
         self, request: pb.ListGroupsRequest, context: ServerContext
     ) -> pb.ListGroupsResponse:
-        """List the groups of all brokers, or of this one alone."""
+        """List the groups that all brokers coordinate, or only this broker (`local_only`)."""
         response = pb.ListGroupsResponse()
         try:
             async for listing in in_turns(self._coordinator.listings()):
@@ -130,7 +130,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: ServerContext
     ) -> pb.DescribeGroupsResponse:
-        """Describe each group at its coordinator."""
+        """Describe groups. Each group is described by its coordinator."""
         groups = await self._routing.at_coordinators(
             request.group_ids,
             "DescribeGroups",
@@ -154,7 +154,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def DeleteGroups(
         self, request: pb.DeleteGroupsRequest, context: ServerContext
     ) -> pb.DeleteGroupsResponse:
-        """Delete each group at its coordinator."""
+        """Delete groups. Each group is deleted by its coordinator."""
         results = await self._routing.at_coordinators(
             request.group_ids,
             "DeleteGroups",
@@ -174,7 +174,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def DeleteOffsets(
         self, request: pb.DeleteOffsetsRequest, context: ServerContext
     ) -> pb.DeleteOffsetsResponse:
-        """Delete committed offsets at the group's coordinator."""
+        """Delete committed offsets of a group."""
         return await self._routing.at_coordinator(
             request.group_id,
             "DeleteOffsets",
@@ -198,7 +198,7 @@ def add_to(server: grpc.aio.Server, servicer: GroupServicer) -> str:
 
 
 def _without_hidden_topics(group: pb.GroupDescription) -> pb.GroupDescription:
-    """Return the group, or only the error if it reads topics that the caller may not see (KAFKA-18813)."""
+    """Return the group, or only an error if the group reads topics that the caller may not describe (KAFKA-18813)."""
     caller = client_caller()
     topics = {partition.topic for member in group.members for partition in member.assignment}
     if caller is None or all(caller.may(Operation.DESCRIBE, topic) for topic in topics):

@@ -1,4 +1,4 @@
-"""Converts GroupService's messages to the group coordinator's, and back."""
+"""Converts messages of GroupService to requests of the group coordinator, and its responses to messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 
 def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
-    """Convert a member's heartbeat to the coordinator's request."""
+    """Convert a member's heartbeat."""
 
     def optional(name: str) -> str | None:
         return getattr(request, name) if request.HasField(name) else None
@@ -61,7 +61,7 @@ def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
 def beat_response(
     outcome: ConsumerHeartbeatAnswer, image: MetadataImage
 ) -> pb.GroupHeartbeatResponse:
-    """Convert the coordinator's response to a heartbeat."""
+    """Convert the response to a member's heartbeat."""
     response = pb.GroupHeartbeatResponse(
         error_code=outcome.error,
         error_message=outcome.error_message or "",
@@ -75,7 +75,7 @@ def beat_response(
 
 
 def commit(request: pb.CommitOffsetsRequest) -> CommitOffsets:
-    """Convert offsets to commit."""
+    """Convert a request that commits offsets."""
     return CommitOffsets(
         group_id=GroupId(request.group_id),
         member_id=MemberId(request.member_id),
@@ -94,7 +94,7 @@ def commit(request: pb.CommitOffsetsRequest) -> CommitOffsets:
 
 
 def fetch(request: pb.FetchOffsetsRequest) -> FetchOffsets:
-    """Convert a query for committed offsets."""
+    """Convert a request for committed offsets."""
     return FetchOffsets(
         group_id=GroupId(request.group_id),
         partitions=[partition(p) for p in request.partitions] or None,
@@ -105,8 +105,8 @@ def fetch(request: pb.FetchOffsetsRequest) -> FetchOffsets:
 
 
 def committed(fetched: FetchedOffsets) -> pb.FetchOffsetsResponse:
-    """Convert committed offsets; -1 for a partition without one, and for one whose offset a transaction may still
-    change.
+    """Convert committed offsets. The offset is -1 for a partition without a committed offset, and for a partition with
+    a pending transactional offset, which also has the error code UNSTABLE_OFFSET_COMMIT.
     """
     response = pb.FetchOffsetsResponse(error_code=fetched.error)
     for named, committed_offset in fetched.offsets.items():
@@ -123,7 +123,7 @@ def committed(fetched: FetchedOffsets) -> pb.FetchOffsetsResponse:
 
 
 def results(outcome: OffsetsAnswer) -> Sequence[pb.GroupOffset]:
-    """Convert the results of each partition."""
+    """Convert the error codes of partitions."""
     return [
         pb.GroupOffset(partition=_wire(named), error_code=code)
         for named, code in outcome.partitions.items()
@@ -157,7 +157,7 @@ def description(
 
 
 def partition(named: common_pb2.TopicPartition) -> TopicPartition:
-    """Convert a partition that a client names."""
+    """Convert a topic partition of a request."""
     return TopicPartition(TopicName(named.topic), PartitionIndex(named.partition))
 
 
@@ -177,7 +177,7 @@ def _partitions(assignment: Assignment, image: MetadataImage) -> Sequence[pb.Gro
     partitions = []
     for topic_id, indexes in sorted(assignment.items()):
         topic = image.topics.get(topic_id)
-        # Otherwise the topic was deleted, and the next assignment will not have it.
+        # If the topic is None, it was deleted, and the next assignment will not contain it.
         if topic is not None:
             partitions.append(
                 pb.GroupTopicPartitions(

@@ -1,6 +1,6 @@
-"""Calls by which operators look into transactions: active producers, hanging transactions, and damage that was found.
+"""RPCs for operators about transactions: active producers, hanging transactions, and transactions that were damaged.
 
-Every broker responds for the partitions that it leads, and the broker that a client called joins the responses.
+Each broker responds for the partitions that it leads, and the broker that the client called merges the responses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 PRODUCERS_MAX = 100_000
-"""The most producers in a response. If a topic has more, its partitions must be described in several calls."""
+"""The most producers in a response. If a topic has more, the client must describe its partitions in several calls."""
 
 
 class HangingCalls:
-    """Serves the operators' calls about transactions, for the partitions that this broker leads."""
+    """Serves these RPCs for the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class HangingCalls:
         self._incidents = incidents
 
     def producers(self, request: pb.DescribeProducersRequest) -> pb.DescribeProducersResponse:
-        """Return the producers of the partitions of a topic that this broker leads."""
+        """Return the producers of a topic, in the partitions that this broker leads."""
         topic = self._partitions.image.topic(request.topic)
         if topic is None:
             return pb.DescribeProducersResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -62,8 +62,8 @@ class HangingCalls:
         return response
 
     async def find(self, request: pb.FindHangingRequest) -> pb.FindHangingResponse:
-        """Return this broker's transactions that have been open for too long, and the damage to transactions that it
-        found.
+        """Return the transactions that have been open for too long in this broker's partitions, and the recent
+        incidents (damaged transactions) that this broker detected.
         """
         topic = TopicName(request.topic) if request.topic else None
         reports = await self._hanging.find(topic, older_than_ms=request.older_than_ms or None)
@@ -96,16 +96,20 @@ class HangingCalls:
 
 
 def visible(response: pb.FindHangingResponse, caller: Caller | None) -> pb.FindHangingResponse:
-    """Return the response without the topics that the caller may not describe."""
+    """Return the response without topics that the caller may not describe. If `caller` is None, nothing is removed."""
     if caller is None:
         return response
     return pb.FindHangingResponse(
         error_code=response.error_code,
         transactions=[
-            found for found in response.transactions if caller.may(Operation.DESCRIBE, found.topic)
+            transaction
+            for transaction in response.transactions
+            if caller.may(Operation.DESCRIBE, transaction.topic)
         ],
         incidents=[
-            found for found in response.incidents if caller.may(Operation.DESCRIBE, found.topic)
+            incident
+            for incident in response.incidents
+            if caller.may(Operation.DESCRIBE, incident.topic)
         ],
     )
 

@@ -1,13 +1,13 @@
-"""Bounds on what gRPC clients send: the number of calls, of partial requests, and of items in a request.
+"""Limits on the requests of gRPC clients: the number of calls, of partly received requests, and of items in a request.
 
-gRPC itself has one limit of the message size for a listener, which must admit the largest record, and keeps what has
-arrived of a message as long as its call lasts. Therefore gRPC does not read the requests of unary calls: a call waits
-for its turn to be read, and costs no more than the window of its stream meanwhile. Few requests are read at once, and
-each has a time limit. A request's items are counted before it is decoded (`refusal_steps`), and a long request is
-decoded and served in turns with other work.
+gRPC has a single limit of the message size for a listener, which must allow the largest record. It keeps the received
+part of a message as long as the call lasts. Therefore gRPC is not allowed to read the requests of unary calls at once.
+A call waits until its request may be read, and until then costs only the flow-control window of its stream. Few
+requests are read at the same time, and each has a time limit. The items of a request are counted before it is decoded
+(`refusal_steps`). A long request is decoded and served in steps, between which other work runs.
 
-All of it counts against the share of `odradek_runtime.budget.shares.owner_of`: the principal, or without one the
-address.
+Everything counts against the share of the caller's principal or, without a principal, its address
+(`odradek_runtime.budget.shares.owner_of`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _shapes: dict[str, dict[int, _Field]] = {}
 
 
 class _Field:
-    """The properties of a message's field by which its items are counted."""
+    """The properties of a protobuf field that are needed to count its items."""
 
     __slots__ = ("inner", "is_packed", "is_repeated", "is_string", "name")
 
-    # Any, because it may be a descriptor of either protobuf implementation.
+    # Any, because the class of the descriptor depends on the implementation of protobuf.
     def __init__(self, field: Any) -> None:
         self.name: str = field.name
         self.is_repeated: bool = field.is_repeated
@@ -70,11 +70,11 @@ class _Field:
 def refusal_steps(
     message: Descriptor, data: bytes, items_max: int
 ) -> Generator[None, None, str | None]:
-    """Count the items in an encoded message. Return why it is refused, or None if it may be decoded.
+    """Count the items in an encoded message. Return an error text if there are too many, or None if it may be decoded.
 
-    Decoding is one call into C that nothing interrupts, and two bytes of a message can become an object of a hundred
-    bytes. So long messages are walked first, in steps with turns for other work between them, and one that names too
-    much is refused before any object of it exists.
+    Decoding is one call into C, during which the event loop is blocked, and two bytes of a message can become an object
+    of a hundred bytes. Therefore a long message is scanned first, in steps between which other work runs, and a message
+    with too many items is refused before any object is created.
     """
     items = fields = position = 0
     fields_max = items_max * _FIELDS_PER_ITEM_MAX
@@ -88,7 +88,7 @@ def refusal_steps(
             continue
         fields += 1
         if fields > fields_max:
-            return f"the request has more than {fields_max} fields"
+            return f"the request has more than {fields_max} fields: send several smaller requests"
         if fields % _FIELDS_PER_STEP == 0:
             yield
         try:
@@ -122,7 +122,7 @@ def refusal_steps(
                     size = 0
             position += size
         if items > items_max:
-            return f"the request names more than {items_max} items: send several smaller requests"
+            return f"the request has more than {items_max} items: send several smaller requests"
     return None
 
 
@@ -154,7 +154,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 M = TypeVar("M", bound=Message)
 REQUEST_BYTES_MAX: Final = 4 << 20
-"""The size limit of all requests except Produce, which contains records."""
+"""The size limit of every request except Produce, which contains records."""
 REQUEST_S_MAX: Final = 10.0
 """The time within which a request must arrive after the broker has begun to read it."""
 _CALLS_MAX, _CALLS_OWNER_MAX = 16_384, 4_096
@@ -166,7 +166,7 @@ _READ_AT_ONCE_MAX, _READ_AT_ONCE_OWNER_MAX = 32, 4
 
 
 class GrpcIntake:
-    """Limits what callers may send to one broker; all its gRPC listeners share it."""
+    """Limits the requests of callers. All gRPC listeners of a broker share one object."""
 
     def __init__(
         self, budget: ClientBudget | None = None, *, request_s_max: float = REQUEST_S_MAX
@@ -189,7 +189,7 @@ class GrpcIntake:
         )
 
     def refusal(self, owner: str, *, is_stream: bool = False, is_fetch: bool = False) -> str | None:
-        """Return why the owner may not begin another call; None if it may."""
+        """Return an error text if the owner may not begin another call, or None if it may."""
         refused = self.calls.refusal(owner, 1, "calls")
         if refused is None and is_stream:
             streams, what = (
@@ -219,8 +219,8 @@ class GrpcIntake:
                 shares.give_back(owner, 1)
 
     async def read(self, context: ServerContext, owner: str) -> bytes:
-        """Read the request of a unary call; abort a call that sends none in time."""
-        refused = self.unread.refusal(owner, 1, "requests that arrive")
+        """Read and return the request of a unary call. Abort the call if the request does not arrive in time."""
+        refused = self.unread.refusal(owner, 1, "calls whose request has not arrived")
         if refused is not None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
         self.unread.take(owner, 1)
@@ -230,7 +230,7 @@ class GrpcIntake:
         except TimeoutError:
             await context.abort(
                 grpc.StatusCode.DEADLINE_EXCEEDED,
-                f"the request did not arrive within {self._request_s_max:g} s",
+                f"the request did not arrive within {self._request_s_max:g} s after the broker began to read it",
             )
         finally:
             self.unread.give_back(owner, 1)
@@ -246,8 +246,8 @@ class GrpcIntake:
     def watched(
         self, context: ServerContext, owner: str, *, is_fetch: bool = False
     ) -> Iterator[WatchedStream]:
-        """Watch a stream of requests until the body of the `with` statement ends. The current task is cancelled if
-        the stream must end.
+        """Watch a stream of requests until the body of the `with` statement ends. The current task is cancelled if the
+        client sends too many bytes of unfinished messages.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -270,9 +270,9 @@ class GrpcIntake:
         message: Descriptor,
         decode: Callable[[bytes], M],
     ) -> AsyncIterator[tuple[M, Pace]]:
-        """Decode a request, and yield it with the pace at which to serve it; abort a call that asks for too much.
+        """Decode a request, and yield the request and its pace. Abort the call if the request is too large.
 
-        The memory of a long request counts until the body of the `async with` statement ends.
+        The memory of a long request counts against the owner's share until the body of the `async with` statement ends.
         """
         pace = self.budget.turns.pace(owner)
         held = decoded_bytes(len(data)) if len(data) >= LONG_REQUEST_BYTES_MIN else 0
@@ -282,9 +282,9 @@ class GrpcIntake:
 
 @contextmanager
 def call_errors() -> Iterator[None]:
-    """Let a stream of several tasks end as a simple call does when it is aborted, or when its client has left.
+    """Unwrap the exception of an aborted call, or of a call whose client has disconnected, from an ExceptionGroup.
 
-    A TaskGroup raises an ExceptionGroup, which gRPC takes for a bug of the servicer and logs as an error.
+    A TaskGroup raises an ExceptionGroup, which gRPC would log as an unexpected error of the servicer.
     """
     try:
         yield
@@ -304,7 +304,7 @@ async def decoded(
     message: Descriptor,
     decode: Callable[[bytes], M],
 ) -> M:
-    """Decode a request, in turns if it is long; abort the call if the request is too large or names too much."""
+    """Decode a request, in steps if it is long. Abort the call if the request is too large or has too many items."""
     if len(data) > REQUEST_BYTES_MAX:
         await context.abort(
             grpc.StatusCode.INVALID_ARGUMENT,

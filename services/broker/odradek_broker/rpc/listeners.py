@@ -1,14 +1,14 @@
 """The gRPC listeners of a broker: GRPC, GRPC_EXTERNAL, ... for clients, REPLICATION for the other brokers.
 
-Each is a server of its own, since the ways of authentication differ:
+Each listener is a separate gRPC server, because they authenticate callers in different ways:
 
-  SSL             the certificate is the principal (`ssl.client.auth=required`), or every caller is ANONYMOUS
-  SASL_SSL        the login is the principal; no certificate is requested (gRPC can only require one, or not request it)
-  SASL_PLAINTEXT  the login is the principal, without TLS: for loopback
-  REPLICATION     mutual TLS, and the certificate must name a registered broker
+  SSL             by certificate if `ssl.client.auth=required`; otherwise every caller is ANONYMOUS
+  SASL_SSL        by login; no certificate is requested, because gRPC can only require certificates or not request any
+  SASL_PLAINTEXT  by login, without TLS, for the loopback interface
+  REPLICATION     by mutual TLS; the certificate must name a registered broker
 
-Calls that brokers forward to each other for clients (to a group's coordinator, to a partition's leader) use
-REPLICATION: the broker that forwards a call has checked the caller.
+If a broker forwards a client's call to another broker (a group's coordinator, a partition's leader), the call uses
+REPLICATION. The broker that forwards the call has checked the caller's rights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from odradek_runtime.open_files import grpc_connections_max
 from odradek_runtime.tls import TlsFiles, peer_identity
 
 _CLIENT_IDLE_MS_MAX: Final = 120_000
-"""The time after which a connection without calls is closed. A client of the SDK opens another one when it needs it."""
+"""The time after which a connection without calls is closed. The SDK opens a new connection for its next call."""
 _IDLE_PER_IP_MAX: Final = 500
 """The most connections from one address that have made no call."""
 _STREAMS: Final = frozenset(
@@ -61,7 +61,7 @@ _STREAMS: Final = frozenset(
         "/odradek.v1.TransactionLinkService/WriteMarkers",
     }
 )
-"""Streams between brokers, the first message of which names the broker that opened it."""
+"""Streams between brokers. Their first message contains the id of the broker that opened the stream."""
 AddServicers = Callable[[grpc.aio.Server], list[str]]
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class MembersOnly(grpc.aio.ServerInterceptor):
-    """Admits only brokers of the cluster to REPLICATION. Streams do their own checks, which are stricter."""
+    """Allows only brokers of the cluster to call REPLICATION. Streams have their own, stricter checks."""
 
     def __init__(self, is_registered: Callable[[BrokerId], bool]) -> None:
         self._is_registered = is_registered
@@ -86,15 +86,21 @@ class MembersOnly(grpc.aio.ServerInterceptor):
         method: str = handler_call_details.method
         if handler is None or method in _STREAMS:
             return handler
-        assert handler.unary_unary is not None, f"{method} is a stream that nobody checks"
+        assert handler.unary_unary is not None, f"{method} is a stream without checks"
         inner = handler.unary_unary
 
         async def checked(request: Message, context: ServerContext) -> Message:
             peer = peer_identity(context.auth_context)
             if peer is None or peer[0] != "broker" or not self._is_registered(BrokerId(peer[1])):
-                _audit.warning("Not a broker", host=context.peer(), peer=str(peer), request=method)
+                _audit.warning(
+                    "Refused a caller that is not a broker of the cluster",
+                    host=context.peer(),
+                    peer=str(peer),
+                    request=method,
+                )
                 await context.abort(
-                    grpc.StatusCode.PERMISSION_DENIED, "this listener is for brokers of the cluster"
+                    grpc.StatusCode.PERMISSION_DENIED,
+                    "this listener is only for brokers of the cluster: clients must use a GRPC listener",
                 )
             response: Message = await inner(request, context)
             return response
@@ -107,7 +113,7 @@ class MembersOnly(grpc.aio.ServerInterceptor):
 
 
 class GrpcListeners:
-    """The gRPC listeners of one broker: `bind` binds their ports, `start` serves, `stop` ends all calls."""
+    """The gRPC listeners of one broker. Call `bind`, `add`, `start` and `stop`, in this order."""
 
     def __init__(
         self,
@@ -137,10 +143,10 @@ class GrpcListeners:
         self._replication: grpc.aio.Server | None = None
         self._watch: ConnectionWatch | None = None
         self._watching: asyncio.Task[None] | None = None
-        self.health = Health()  # it reports "not serving" until the listener is bound
+        self.health = Health()  # reports "not serving"; `bind` replaces it
 
     def bind(self) -> dict[str, int]:
-        """Bind the ports, and return them by the listener's name. Raises ListenRefused."""
+        """Bind the ports, and return them by the name of the listener. Raises ListenRefused."""
         ports = {}
         for listener in self._settings.listeners:
             if is_grpc_listener(listener.name):
@@ -157,8 +163,8 @@ class GrpcListeners:
         return ports
 
     def _new_watch(self, ports: list[int]) -> ConnectionWatch:
-        """Return the object that watches clients' connections. One address may have at most three quarters of a
-        listener's connections.
+        """Create the object that limits clients' connections. One address may have at most three quarters of the
+        connections of a listener.
         """
         most = self._connections_max()
         watch = ConnectionWatch(
@@ -181,7 +187,9 @@ class GrpcListeners:
         return min(settings.connections_max, grpc_connections_max(listeners))
 
     def _connection_bounds(self, idle_ms_max: int) -> Options:
-        """Return the options of a server. Without them one client could take all descriptors of the broker."""
+        """Return the server options that limit connections. Without them, one client could use up all file descriptors
+        of the broker.
+        """
         return connection_bounds(connections_max=self._connections_max(), idle_ms_max=idle_ms_max)
 
     def _bind_clients(self, listener: ListenerAddress) -> int:
@@ -208,8 +216,8 @@ class GrpcListeners:
         )
 
     def add(self, to_clients: AddServicers, to_brokers: Callable[[grpc.aio.Server], None]) -> None:
-        """Register the servicers. Call it before `start`."""
-        assert self._replication is not None, "bind first"
+        """Register the servicers. This must be called before `start`."""
+        assert self._replication is not None, "`bind` must be called before `add`"
         for name, server in self._clients.items():
             login = auth_servicer.AuthServicer(
                 mechanisms=self._settings.mechanisms_of(name),
@@ -224,8 +232,8 @@ class GrpcListeners:
         to_brokers(self._replication)
 
     async def start(self) -> None:
-        """Start the servers, the one for other brokers first."""
-        assert self._replication is not None, "bind first"
+        """Start the servers, first the one for other brokers."""
+        assert self._replication is not None, "`bind` must be called before `start`"
         await self._replication.start()
         for server in self._clients.values():
             await server.start()
@@ -233,7 +241,7 @@ class GrpcListeners:
         self._watching = asyncio.create_task(self._watch.run(), name="gRPC connections")
 
     async def stop(self, grace_s: float) -> None:
-        """End all calls, and release the ports."""
+        """Stop all servers, and cancel calls that have not ended after `grace_s`."""
         if self._watching is not None:
             self._watching.cancel()
         servers = [*self._clients.values()]

@@ -28,13 +28,13 @@ def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerIn
 
 
 def _kafka_endpoint(broker: BrokerState) -> str:
-    """Return host:port of the listener KAFKA, else of the first listener for Kafka's protocol; "" if there is none."""
+    """Return host:port of the listener KAFKA, or of the first other Kafka listener, or "" if there is none."""
     names = [KAFKA, *(e.name for e in broker.endpoints if is_kafka_listener(e.name))]
     return next(filter(None, (endpoint_of(broker, name) for name in names)), "")
 
 
 def endpoint_of(broker: BrokerState | None, listener: str) -> str:
-    """Return host:port of a broker's listener; empty if it has no such listener."""
+    """Return host:port of a broker's listener, or "" if it has no such listener."""
     endpoint = None if broker is None else broker.endpoint(listener)
     return "" if endpoint is None else endpoint.address
 
@@ -42,7 +42,7 @@ def endpoint_of(broker: BrokerState | None, listener: str) -> str:
 def leader_hint(
     image: MetadataImage, leader_id: BrokerId, epoch: int, listener: str = GRPC
 ) -> common_pb2.LeaderHint:
-    """Name the current leader, and its endpoint on `listener`."""
+    """Describe the current leader, with its endpoint on `listener` or, if it has none there, on GRPC."""
     leader = image.brokers.get(leader_id)
     return common_pb2.LeaderHint(
         leader_id=leader_id,
@@ -54,7 +54,9 @@ def leader_hint(
 def topic_infos(
     image: MetadataImage, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
 ) -> list[pb.TopicInfo]:
-    """Describe the topics named; those that do not exist have an error."""
+    """Describe topics. A topic that does not exist gets an error code: that from `errors`, or else
+    UNKNOWN_TOPIC_OR_PARTITION.
+    """
     infos: list[pb.TopicInfo] = []
     for name in names:
         topic = image.topic(name)

@@ -1,7 +1,7 @@
-"""One client's Produce stream: it receives requests, and sends each response when its request is complete.
+"""One client's Produce stream. The broker receives requests, and sends each response when its request is complete.
 
-The reader stops while too many requests wait for their responses, so a client cannot fill the broker's memory. The
-lease and the role are checked when a response is written (rule R13 of partition/README.md).
+The broker stops reading while too many requests have no response, so that a client cannot fill the broker's memory. The
+lease and the role are checked just before a response is sent (rule R13 of partition/README.md).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 BYTES_IN_FLIGHT_MAX: Final = 64 << 20
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
-_PARTITIONS_A_PIECE: Final = 100  # how many partitions are appended before other work has its turn
+_PARTITIONS_A_PIECE: Final = 100  # other work may run after appends to this many partitions
 TIMEOUT_MS_MAX: Final = 600_000
 Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
 
 class _Request:
-    """A produce request in progress: its partitions are being appended, or wait for replicas."""
+    """A produce request in progress. `missing` is the number of partitions whose outcome is pending."""
 
     __slots__ = (
         "acks",
@@ -66,7 +66,7 @@ class _Request:
 
 
 class ProduceStream:
-    """Serves one stream until the client ends it."""
+    """Serves one Produce stream until the client ends it."""
 
     def __init__(
         self, partitions: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
@@ -83,7 +83,7 @@ class ProduceStream:
         self._is_ended = False
 
     async def serve(self) -> None:
-        """Serve requests until the client ends the stream and every request has its response."""
+        """Serve requests until the client ends the stream. Return after the last response was sent."""
         with call_errors():
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._respond())
@@ -99,7 +99,7 @@ class ProduceStream:
                         except WireError as error:
                             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                         throttle_ms = await self._take(request)
-                        if throttle_ms:  # requests of a client over its quota are read later
+                        if throttle_ms:  # a client that exceeds its quota is delayed
                             await asyncio.sleep(throttle_ms / 1000)
                         while (
                             self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
@@ -112,7 +112,7 @@ class ProduceStream:
                     self._wake.set()
 
     async def _read(self, data: bytes) -> ProduceMessage:
-        """Read a request, in turns with other work if it names many partitions."""
+        """Decode a request. If it has many partitions, this is done in steps between which other work runs."""
         steps = produce_request_steps(data)
         try:
             next(steps)
@@ -125,7 +125,7 @@ class ProduceStream:
         return await pace.run(steps)
 
     async def _take(self, request: ProduceMessage) -> int:
-        """Append a request's batches, and return for how many ms the client has to wait."""
+        """Begin to append a request's batches. Return for how many ms the client is throttled."""
         waiting = _Request(request)
         waiting.throttle_ms = self._quotas.throttle_ms(
             PRODUCE_RATE, self._caller.principal, self._caller.client_id, request.size_bytes
@@ -136,8 +136,7 @@ class ProduceStream:
         transactional_id = request.transactional_id
         refused_all, transaction = self._transaction_refusal(transactional_id), None
         if transactional_id:
-            # Clients of this protocol do not add partitions to a transaction themselves; the partition leaders do
-            # (KIP-890).
+            # In this protocol, not the client but the partition leader adds a partition to the transaction (KIP-890).
             transaction = ProduceTransaction(transactional_id, RegistrationMode.ADD)
         pace = self._caller.pace
         for number, part in enumerate(request.partitions):
@@ -165,8 +164,8 @@ class ProduceStream:
         return waiting.throttle_ms
 
     def _transaction_refusal(self, transactional_id: str) -> ProduceOutcome | None:
-        """Return why the caller may not use a transactional id; None if it may, or uses none."""
-        # The right to the name of a query covers the slots of its staged writes.
+        """Return an error if the caller may not use the transactional id; None if it may, or if the id is empty."""
+        # The id of a slot of staged writes is covered by the right to the name of its query.
         name = partition_key(transactional_id)
         need = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)]
         if not transactional_id or self._caller.has(need):
@@ -177,7 +176,7 @@ class ProduceStream:
         )
 
     def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
-        """Return why the caller may not write to a topic; None if it may."""
+        """Return an error if the caller may not write to the topic; None if it may."""
         given_name = name
         if topic_id:
             topic = self._partitions.image.topics.get(TopicId(topic_id))
@@ -190,7 +189,7 @@ class ProduceStream:
         )
 
     def _completed(self, waiting: _Request, number: int, outcome: ProduceOutcome) -> None:
-        assert waiting.outcomes[number] is None, "completed twice"
+        assert waiting.outcomes[number] is None, f"partition {number} completed twice"
         waiting.outcomes[number] = outcome
         waiting.missing -= 1
         if waiting.missing == 0:

@@ -1,6 +1,7 @@
-"""Replication streams over gRPC: the leader's servicer, and the follower's connection.
+"""Replication streams over gRPC.
 
-The servicer passes each follower's stream to FollowerSessions; `grpc_dial` opens a follower's stream to its leader.
+At the leader, the servicer passes each follower's stream to FollowerSessions. At the follower, `grpc_dial` opens the
+stream to a leader.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _METHOD: Final = f"/{_SERVICE}/Replicate"
 
 
 class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
-    """The servicer of followers' streams."""
+    """The servicer of ReplicationService, for the streams of followers."""
 
     def __init__(self, sessions: FollowerSessions, *, is_mutual_tls: bool) -> None:
         self._sessions = sessions
         self._is_mutual_tls = is_mutual_tls
 
-    # The stubs know only handlers that iterate; gRPC also takes those that read and write.
+    # The generated types allow only generators; gRPC also accepts a coroutine that reads and writes the stream.
     async def Replicate(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """Serve one follower's stream until either side ends it."""
         stream = ServedStream(context, pb.ReplicateRequest, is_mutual_tls=self._is_mutual_tls)
@@ -56,7 +57,7 @@ def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
 
 
 def grpc_dial(tls: TlsFiles | None) -> Dial:
-    """Return the function that opens connections to leaders over gRPC."""
+    """Return a function that opens a replication stream to a leader over gRPC."""
     return lambda leader, host, port: OpenedStream(
         leader, host, port, method=_METHOD, tls=tls, encode=pb.ReplicateRequest.SerializeToString
     )

@@ -1,4 +1,4 @@
-"""The gRPC services of a broker: those for clients, and those for brokers alone."""
+"""Creates the gRPC services of a broker, and registers them on the listeners for clients and for brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""StagedWriteService of a broker (transactions/staged_steps.py): serves each call at the coordinator of its query."""
+"""StagedWriteService of a broker (transactions/staged_steps.py). Each call is served by the coordinator of its query,
+on this broker or another one.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,7 @@ Stub: TypeAlias = "pb_grpc.StagedWriteServiceAsyncStub"
 
 
 class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
-    """The servicer of StagedWriteService. Each method contains a function that runs on the broker that coordinates
-    the query.
-    """
+    """The servicer of StagedWriteService. Each method routes its request to the broker that coordinates the query."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def OpenStaged(
         self, request: pb.OpenStagedRequest, context: ServerContext
     ) -> pb.OpenStagedResponse:
-        """Give a task of a query's step a slot: the transactional id with which it writes."""
+        """Assign a slot (a transactional id) to a task of a step. The task writes its records with this id."""
         return await self._at_coordinator(
             "OpenStaged",
             request,
@@ -96,7 +96,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def RenewStaged(
         self, request: pb.RenewStagedRequest, context: ServerContext
     ) -> pb.RenewStagedResponse:
-        """Extend the leases of members of a staged step."""
+        """Extend the leases of members (tasks) of a step, so that their records are not aborted."""
         return await self._at_coordinator(
             "RenewStaged",
             request,
@@ -120,7 +120,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def PrepareStaged(
         self, request: pb.PrepareStagedRequest, context: ServerContext
     ) -> pb.PrepareStagedResponse:
-        """Record durably that a task has written all its records."""
+        """Record that a task has written all of its records, so that the step can be completed."""
         return await self._at_coordinator(
             "PrepareStaged",
             request,
@@ -143,7 +143,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def CompleteStep(
         self, request: pb.CompleteStepRequest, context: ServerContext
     ) -> pb.CompleteStepResponse:
-        """Commit the named members of a step, and abort all others of the query up to this step."""
+        """Commit the given members of a step. Abort all other members of the query in this and earlier steps."""
         return await self._at_coordinator(
             "CompleteStep",
             request,
@@ -172,7 +172,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def AbortStaged(
         self, request: pb.AbortStagedRequest, context: ServerContext
     ) -> pb.AbortStagedResponse:
-        """Abort these members of a staged step, and no others."""
+        """Abort the given members of a step, but no other members."""
         return await self._at_coordinator(
             "AbortStaged",
             request,
@@ -195,7 +195,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def DescribeSteps(
         self, request: pb.DescribeStepsRequest, context: ServerContext
     ) -> pb.DescribeStepsResponse:
-        """Return the last complete step of a query, and the open members."""
+        """Return the last complete step of a query, and the members whose records are neither committed nor aborted."""
         return await self._at_coordinator(
             "DescribeSteps",
             request,
@@ -232,7 +232,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def ForgetSteps(
         self, request: pb.ForgetStepsRequest, context: ServerContext
     ) -> pb.ForgetStepsResponse:
-        """Forget which steps (micro-batches) of a streaming query are complete."""
+        """Delete the record of which steps (micro-batches) of a streaming query are complete."""
         return await self._at_coordinator(
             "ForgetSteps",
             request,
@@ -262,8 +262,8 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
         if not self._partitions.image.has_transactions:
             return refuse(ErrorCode.UNSUPPORTED_VERSION)
         query: str = getattr(request, "query")  # noqa: B009  (the messages share no type)
-        # The transactional id of a slot has the same coordinator as its query, so without this check the slot would
-        # be served as if it were a query.
+        # The transactional id of a slot has the same coordinator as its query. Without this check, a request with such
+        # an id would be served as if the slot were a query.
         if SLOT_SEPARATOR in query:
             return refuse(ErrorCode.INVALID_REQUEST)
         return await self._routing.at_coordinator(
@@ -286,7 +286,7 @@ def add_to(server: grpc.aio.Server, servicer: StagedWriteServicer) -> str:
 
 
 def _members(query: str, members: Iterable[pb.StagedMember]) -> tuple[SlotIdentity, ...] | None:
-    """Return the members; None if there are too many, or if one is not a slot of the query that the caller named."""
+    """Return the members of a request, or None if there are too many or one of them is not a slot of `query`."""
     slots = tuple(
         SlotIdentity(
             TransactionalId(member.transactional_id),

@@ -1,4 +1,6 @@
-"""TransactionLinkService on gRPC: both ends of the streams between partition leaders and transaction coordinators."""
+"""TransactionLinkService over gRPC: the server and the client side of the streams between partition leaders and
+transaction coordinators.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _SERVICE: Final = "odradek.v1.TransactionLinkService"
 
 
 class TransactionLinkServicer:
-    """Serves the streams of other brokers to this broker's coordinators. LinkSessions decodes the messages."""
+    """The servicer of TransactionLinkService. It passes encoded messages to LinkSessions, which decodes them."""
 
     def __init__(
         self,
@@ -47,14 +49,14 @@ class TransactionLinkServicer:
         self._is_mutual_tls = is_mutual_tls
 
     async def RegisterPartitions(self, _requests: object, context: ServerContext) -> None:
-        """Serve the registrations of one broker's partition leaders until either side ends the stream."""
+        """Serve registrations from the partition leaders of one broker, until either side ends the stream."""
         await self._serve(self._registrations, context)
 
     async def WriteMarkers(self, _requests: object, context: ServerContext) -> None:
-        """Write the markers that one broker's transaction coordinators send, until either side ends the stream."""
+        """Write markers from the transaction coordinator of one broker, until either side ends the stream."""
         await self._serve(self._markers, context)
 
-    # Any, because there are sessions of two kinds.
+    # Any, because the sessions of the two kinds of streams have different types of entries.
     async def _serve(self, sessions: LinkSessions[Any, Any], context: ServerContext) -> None:
         try:
             with call_errors():
@@ -66,11 +68,11 @@ class TransactionLinkServicer:
     async def ResolveProducers(
         self, request: pb.ResolveProducersRequest, context: ServerContext
     ) -> pb.ResolveProducersResponse:
-        """Return what this broker's coordinators know about open transactions."""
+        """Return whether this broker's coordinator will end, or has ended, the given transactions."""
         if request.cluster_id != self._cluster_id:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"this is a broker of cluster {self._cluster_id}, not of {request.cluster_id}",
+                f"this broker belongs to cluster {self._cluster_id}, and the caller to {request.cluster_id}",
             )
         return await respond_to_resolve(self._coordinator, request)
 
@@ -92,14 +94,14 @@ def add_to(server: grpc.aio.Server, servicer: TransactionLinkServicer) -> str:
 
 
 def grpc_dial_link(tls: TlsFiles | None) -> DialLink:
-    """Return the function that opens links to other brokers over gRPC."""
+    """Return a function that opens a stream of TransactionLinkService to another broker over gRPC."""
     return lambda kind, peer, host, port: OpenedStream(
         peer, host, port, method=f"/{_SERVICE}/{kind.value}", tls=tls
     )
 
 
 def grpc_resolve(channels: InternalChannels) -> CallResolve:
-    """Return the function that calls ResolveProducers at other brokers over gRPC."""
+    """Return a function that calls ResolveProducers of another broker over gRPC."""
 
     async def call(
         broker_id: BrokerId, host: str, port: int, request: pb.ResolveProducersRequest

@@ -1,7 +1,7 @@
-"""TransactionService of a broker: each call is served by the coordinator of its transactional id, on this broker or
+"""TransactionService of a broker. Each call is served by the coordinator of its transactional id, on this broker or
 another one.
 
-Clients of this service use one epoch for each transaction (transaction.version 2).
+Clients of this service get a new producer epoch for each transaction (transaction.version 2).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Stub: TypeAlias = "pb_grpc.TransactionServiceAsyncStub"
 
 
 class TransactionServicer(pb_grpc.TransactionServiceServicer):
-    """The servicer of TransactionService. Each method contains a function that runs on the broker that coordinates
-    the id.
+    """The servicer of TransactionService. Each method routes its request to the broker that coordinates the
+    transactional id.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def InitProducer(
         self, request: pb.InitProducerRequest, context: ServerContext
     ) -> pb.InitProducerResponse:
-        """Give a producer the identity for its first transaction."""
+        """Return the producer id and epoch for a producer's first transaction."""
         return await self._at_coordinator(
             request.transactional_id,
             "InitProducer",
@@ -148,9 +148,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def CommitTransactionOffsets(
         self, request: pb.CommitTransactionOffsetsRequest, context: ServerContext
     ) -> pb.CommitTransactionOffsetsResponse:
-        """Add offsets of a group to a transaction, with which they are committed; the coordinator of the group serves
-        this call.
-        """
+        """Add offsets of a group to a transaction, which commits them. The group's coordinator serves this call."""
 
         def refuse(code: ErrorCode) -> pb.CommitTransactionOffsetsResponse:
             return pb.CommitTransactionOffsetsResponse(error_code=code)
@@ -186,7 +184,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def AbortTransaction(
         self, request: pb.AbortTransactionRequest, context: ServerContext
     ) -> pb.AbortTransactionResponse:
-        """Abort a transaction for an operator."""
+        """Abort a transaction on request of an operator."""
         return await self._at_coordinator(
             request.transactional_id,
             "AbortTransaction",
@@ -212,7 +210,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def ListTransactions(
         self, request: pb.ListTransactionsRequest, context: ServerContext
     ) -> pb.ListTransactionsResponse:
-        """List the transactional ids of all brokers, or of this one alone."""
+        """List the transactional ids that all brokers coordinate, or only this broker (`local_only`)."""
         try:
             matches = _matcher(request.pattern)
         except ValueError as error:
@@ -245,11 +243,12 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def DescribeTransactions(
         self, request: pb.DescribeTransactionsRequest, context: ServerContext
     ) -> pb.DescribeTransactionsResponse:
-        """Describe each transactional id at its coordinator, with the topics that the caller may describe."""
+        """Describe transactional ids. Partitions of topics that the caller may not describe are omitted."""
         if len(request.transactional_ids) > NAMES_MAX:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"a call may have at most {NAMES_MAX} transactional ids",
+                f"the request has {len(request.transactional_ids)} transactional ids: send at most {NAMES_MAX} in a"
+                " request",
             )
         descriptions: list[pb.DescribeTransactionsResponse] = []
         async for transactional_id in in_turns(request.transactional_ids):
@@ -307,7 +306,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def DescribeProducers(
         self, request: pb.DescribeProducersRequest, context: ServerContext
     ) -> pb.DescribeProducersResponse:
-        """Return the producers that the leaders of a topic's partitions know."""
+        """Return the producers of a topic's partitions. Each broker responds for the partitions that it leads."""
         response = self._hanging.producers(request)
         if not request.local_only and not response.error_code:
             local = pb.DescribeProducersRequest()
@@ -318,7 +317,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
                 local,
                 refuse=lambda code: pb.DescribeProducersResponse(error_code=code),
             ):
-                # A broker that has not heard of a new topic leads none of its partitions.
+                # A broker whose image does not contain a new topic leads none of its partitions.
                 if elsewhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
                 response.producers.extend(elsewhere.producers)
@@ -328,7 +327,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def FindHanging(
         self, request: pb.FindHangingRequest, context: ServerContext
     ) -> pb.FindHangingResponse:
-        """Find hanging transactions in the partitions of all brokers, or of this one alone."""
+        """Find hanging transactions in the partitions of all brokers, or only of this broker (`local_only`)."""
         if not self._partitions.image.has_transactions:
             return pb.FindHangingResponse()
         response = await self._hanging.find(request)
@@ -349,7 +348,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def AbortHanging(
         self, request: pb.AbortHangingRequest, context: ServerContext
     ) -> pb.AbortHangingResponse:
-        """End a hanging transaction at the leader of its partition."""
+        """End a hanging transaction. The leader of its partition serves this call."""
         response = await self._hanging.abort(request)
         if request.local_only or response.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return response

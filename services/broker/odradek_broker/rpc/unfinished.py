@@ -1,15 +1,17 @@
-"""Unfinished messages on gRPC streams: how many bytes they hold, and which streams end when that is too much.
+"""Limits the memory of unfinished messages on gRPC streams. Their size is estimated, and streams are ended if it is too
+large.
 
-gRPC does not tell a server that a part of a message has arrived. A stream that waits for its next message looks the
-same whether it is idle or holds 32 MiB of a message that never ends. The kernel knows how many bytes a connection has
-received, and the broker knows how many bytes of whole messages it was handed. The difference is what the connection
-holds, up to the overhead of TLS, HTTP/2 and headers, for which each connection is allowed something: a part of what it
-delivered and sent, an amount for each call, and a small rate. So the estimate of an honest client stays near zero
-however long it lives.
+gRPC does not report to a server that a part of a message has arrived. A stream that waits for its next message looks
+the same whether it is idle or gRPC has buffered 32 MiB of a message that never ends. The kernel counts the bytes that a
+connection has received, and the broker counts the bytes of the complete messages that gRPC delivered. The difference is
+the number of buffered bytes, plus the overhead of TLS, HTTP/2 and headers. The overhead is estimated as a fraction of
+the delivered and the sent bytes, an amount for each call, and a small constant rate, so that the estimate for an honest
+client stays near zero, however long its connection exists.
 
-When an owner (`odradek_runtime.budget.shares`), or all owners together, hold more than they may beyond a window for
-each stream, the streams that wait for a message on the largest of these connections end with UNAVAILABLE, which frees
-their bytes. Honest clients open a new stream and send again.
+Each stream is allowed a window of buffered bytes. If an owner (a principal or an address, see
+`odradek_runtime.budget.shares`) exceeds its limit beyond these windows, or all owners together do, the broker ends
+streams that wait for a message, on the connections with the most buffered bytes. They end with UNAVAILABLE, and their
+memory is freed. Honest clients open a new stream and send again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from odradek_runtime.tcp_sockets import close_connections, connections_to
 OWNER_BYTES_MAX: Final = 64 << 20
 TOTAL_BYTES_MAX: Final = 256 << 20
 WAITING_S_MIN: Final = 0.1
-"""A stream that received a message within this time is not ended, because the next message may be arriving."""
+"""A stream that has received a message within this time is not ended, because its next message may be arriving."""
 _MESSAGE_BYTES: Final = 64
 _OVERHEAD: Final = 0.01
 _SENT_OVERHEAD: Final = 0.005
@@ -35,29 +37,29 @@ _CALL_BYTES: Final = 512
 _IDLE_BYTES_PER_S: Final = 4096
 _HANDSHAKE_BYTES: Final = 64 * 1024
 WINDOW_BYTES: Final = 1 << 20
-"""How many bytes a stream may hold: its window, which is as large as a message of a producer. Thanks to this
-allowance, many producers that send at the same time do not count as an attack.
+"""The number of buffered bytes that are allowed for each stream. It is as large as a producer's message, so that many
+producers that send at the same time are not treated as an attack.
 """
 FETCH_WINDOW_BYTES: Final = 64 << 10
-"""The same for a Fetch stream, whose messages name partitions."""
+"""The number of buffered bytes that are allowed for a Fetch stream, whose messages contain no records."""
 
 _LOOK_INTERVAL_S: Final = 0.2
 _BUSY_INTERVAL_S: Final = 0.05
 _log = event_log(__name__)
 _audit = event_log("odradek_broker.audit")
 Peer = tuple[str, int]
-"""The address and port of a client, as `tcp_sockets` names them."""
+"""The IP address and port of a client."""
 
 
 class SocketBytes(NamedTuple):
-    """The bytes that the kernel has counted for one connection since it was opened."""
+    """The kernel's counts of a connection's bytes since it was opened."""
 
     received: int
     sent: int
 
 
 class WatchedStream:
-    """One open stream of requests. Its servicer calls `delivered` for each message that has arrived."""
+    """One open stream of requests. Its servicer calls `delivered` for each complete message."""
 
     __slots__ = ("_connection", "end", "is_ended", "owner", "waiting_since_s", "window_bytes")
 
@@ -77,7 +79,7 @@ class WatchedStream:
         self.window_bytes = window_bytes
 
     def delivered(self, size_bytes: int, now_s: float) -> None:
-        """Record that a whole message arrived."""
+        """Record that a complete message has arrived."""
         self._connection.delivered_bytes += size_bytes + _MESSAGE_BYTES
         self.waiting_since_s = now_s
 
@@ -99,7 +101,7 @@ class _Connection:
 
     def look(self, socket: SocketBytes, now_s: float) -> None:
         before = self.socket
-        # This is another connection, from the same port as an earlier one.
+        # If the count fell, this is a new connection from the same client port.
         if socket.received < before.received:
             before = SocketBytes(0, 0)
         passed_s = 0.0 if self.seen_at_s is None else now_s - self.seen_at_s
@@ -110,7 +112,7 @@ class _Connection:
         )
         held = self.held_bytes + socket.received - before.received - self.delivered_bytes - overhead
         if not self.streams:
-            held = 0.0  # bytes that arrived for streams that have ended are not kept
+            held = 0.0  # gRPC frees the bytes of a stream when the stream ends
         self.held_bytes = held if self.seen_at_s is None else max(held, 0.0)
         self.delivered_bytes = 0
         self.socket = socket
@@ -118,9 +120,7 @@ class _Connection:
 
 
 class UnfinishedMessages:
-    """Estimates how many bytes of unfinished messages each connection of a broker's gRPC listeners holds. It does no
-    I/O.
-    """
+    """Estimates how many bytes of unfinished messages gRPC has buffered for each connection. It does no I/O."""
 
     def __init__(
         self, *, owner_bytes_max: int = OWNER_BYTES_MAX, total_bytes_max: int = TOTAL_BYTES_MAX
@@ -131,15 +131,15 @@ class UnfinishedMessages:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of unfinished messages at the last check, less the window that each stream may hold."""
+        """The estimated bytes of unfinished messages at the last check, beyond the allowed window of each stream."""
         return int(sum(max(c.excess_bytes, 0) for c in self._connections.values()))
 
     def called(self, peer: Peer, size_bytes: int = 0) -> None:
-        """Count a call that began, by its headers and the bytes of its request that came with them."""
+        """Count the headers of a new call, and `size_bytes` of its request, as delivered."""
         self._connection(peer).delivered_bytes += _CALL_BYTES + size_bytes
 
     def has_called(self, peer: Peer) -> bool:
-        """Whether a connection has made a call."""
+        """Return whether a call has been made on the connection."""
         return peer in self._connections
 
     def begin(
@@ -151,7 +151,9 @@ class UnfinishedMessages:
         *,
         window_bytes: int = WINDOW_BYTES,
     ) -> WatchedStream:
-        """Watch a stream, which may hold `window_bytes`, until `finish`; `end` ends its call."""
+        """Watch a stream until `finish` is called. `window_bytes` buffered bytes are allowed, and `end` is a function
+        that cancels its call.
+        """
         connection = self._connection(peer)
         connection.delivered_bytes += _CALL_BYTES
         stream = WatchedStream(connection, owner, now_s, end, window_bytes)
@@ -160,14 +162,14 @@ class UnfinishedMessages:
         return stream
 
     def finish(self, stream: WatchedStream) -> None:
-        """Forget a stream whose call has ended."""
+        """Stop watching a stream, because its call has ended."""
         connection = stream._connection
         if stream in connection.streams:
             del connection.streams[stream]
             connection.window_bytes -= stream.window_bytes
 
     def look(self, sockets: Mapping[Peer, SocketBytes], now_s: float) -> list[WatchedStream]:
-        """Compare the delivered bytes with the kernel's counts; return the streams that must end."""
+        """Update the estimates from the kernel's counts. Return the streams that must be ended."""
         for peer, connection in tuple(self._connections.items()):
             if peer in sockets:
                 connection.look(sockets[peer], now_s)
@@ -204,25 +206,25 @@ class UnfinishedMessages:
 
 
 def _owner_of(peer: Peer, connection: _Connection) -> str:
-    """Return the owner whose share a connection counts against: its caller, or its address if it carries calls of
-    several callers.
+    """Return the owner against whose limit a connection counts: the caller of its streams, or the address if the
+    streams have several callers.
     """
     owners = {stream.owner for stream in connection.streams}
     return owners.pop() if len(owners) == 1 else f"host {peer[0]}"
 
 
 class ConnectionWatch:
-    """Checks the connections of a broker's gRPC listeners several times a second, and ends those beyond the limits.
+    """Checks the connections of a broker's gRPC listeners several times a second, and closes those above the limits.
 
-    gRPC bounds the connections of a listener, but does not know addresses: one address could hold all of them. So the
-    newest connections of an address that has too many are closed, first those that have made no call.
+    gRPC limits the connections of a listener, but not those of an address, so a single address could use all of them.
+    If an address has too many connections, its newest ones are closed, first those without any call.
     """
 
     def __init__(
         self, messages: UnfinishedMessages, *, connections_per_ip_max: int, idle_per_ip_max: int
     ) -> None:
-        """`connections_per_ip_max` bounds all connections of an address to one listener, `idle_per_ip_max` those that
-        have made no call."""
+        """`connections_per_ip_max` limits all connections of an address to one listener, and `idle_per_ip_max` limits
+        those without any call."""
         self._messages = messages
         self._per_ip_max = connections_per_ip_max
         self._idle_per_ip_max = idle_per_ip_max
@@ -230,19 +232,19 @@ class ConnectionWatch:
         self._ages: dict[int, dict[Peer, None]] = {}
 
     def add_port(self, port: int) -> None:
-        """Check the connections to this port, too."""
+        """Add a listener's port to those whose connections are checked."""
         self._ports.append(port)
         self._ages[port] = {}
 
     async def run(self) -> None:
-        """Check until cancelled, or until the system cannot list connections."""
+        """Check periodically until cancelled, or until the operating system fails to list connections."""
         while True:
             try:
                 await self._look()
             except OSError as error:
                 _log.warning(
-                    "gRPC connections cannot be listed, so connections of one address and "
-                    "unfinished messages have no limit",
+                    "gRPC connections cannot be listed; connections per address and unfinished"
+                    " messages are not limited any more",
                     reason=str(error),
                 )
                 return
@@ -262,14 +264,21 @@ class ConnectionWatch:
                 await asyncio.to_thread(close_connections, port, set(excess))
                 hosts = Counter(host for host, _ in excess)
                 for host, count in hosts.items():
-                    _audit.warning("Closed connections of one address", host=host, count=count)
+                    _audit.warning(
+                        "Closed gRPC connections of an address that has too many",
+                        host=host,
+                        count=count,
+                    )
         for stream in self._messages.look(sockets, monotonic_ms() / 1000):
-            _audit.warning("Ended a stream with an unfinished message", owner=stream.owner)
+            _audit.warning(
+                "Ended a gRPC stream because of too many bytes of unfinished messages",
+                owner=stream.owner,
+            )
             stream.is_ended = True
             stream.end()
 
     def _excess(self, port: int, peers: list[Peer]) -> list[Peer]:
-        """Return the connections that an address has too many of."""
+        """Return the connections that must be closed, because their address has too many."""
         present, ages = set(peers), self._ages[port]
         for peer in [peer for peer in ages if peer not in present]:
             del ages[peer]
@@ -290,7 +299,7 @@ class ConnectionWatch:
 
 
 def peer_of(text: str) -> Peer:
-    """Return the address and port in a gRPC peer's name such as `ipv4:10.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    """Return the address and port of a gRPC peer's name such as `ipv4:10.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     host, _, port = text.partition(":")[2].rpartition(":")
     if "%" in host:
         host = unquote(host)
