@@ -1,9 +1,8 @@
-"""The server-side assignors of KIP-848, uniform and range: pure functions of subscriptions and topics.
+"""The server-side assignors of KIP-848, uniform and range. They are pure functions of subscriptions and topics.
 
-Both assign each partition of each subscribed topic to exactly one subscriber. `uniform` balances the
-number of partitions per member, and keeps previous assignments where the balance allows it. `range`
-assigns the partitions of each topic in contiguous runs, so that topics with equal partition counts are
-co-partitioned.
+Each assignor assigns every partition of each subscribed topic to exactly one subscriber. `uniform` balances the number
+of partitions per member, and keeps previous assignments if the balance allows this. `range` assigns the partitions of
+each topic in contiguous ranges, so that topics with the same number of partitions are co-partitioned.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Assignor = Callable[
 def assign_range(
     subscriptions: Subscriptions, counts: Counts, previous: Mapping[MemberId, Assignment]
 ) -> dict[MemberId, Assignment]:
-    """Assign the partitions of each topic in contiguous runs to its subscribers, in the order of their member ids."""
+    """Assign contiguous ranges of each topic's partitions to its subscribers, in the order of their member ids."""
     shares: dict[MemberId, dict[TopicId, frozenset[PartitionIndex]]] = {
         m: {} for m in subscriptions
     }
@@ -48,12 +47,13 @@ def assign_range(
 def assign_uniform(
     subscriptions: Subscriptions, counts: Counts, previous: Mapping[MemberId, Assignment]
 ) -> dict[MemberId, Assignment]:
-    """Assign partitions so that members have equally many, and keep previous assignments where possible.
+    """Assign partitions so that members have about the same number, and keep previous assignments if possible.
 
-    First, each member keeps previous partitions up to its share. Then each remaining partition goes to the subscriber
-    with the fewest. No step looks at all members for each partition, because this runs in one piece on the event loop.
+    First, each member keeps previous partitions up to its share. Then each remaining partition is assigned to the
+    subscriber with the fewest partitions. No step iterates over all members for each partition, because the event loop
+    is blocked in the meantime.
     """
-    # The members of each set of subscribed topics.
+    # The members with the same set of subscribed topics are a class.
     classes: dict[frozenset[TopicId], list[MemberId]] = {}
     for member, topics in subscriptions.items():
         classes.setdefault(topics, []).append(member)
@@ -98,7 +98,7 @@ def assign_uniform(
 
 
 class _LeastLoaded:
-    """A queue of members by (number of partitions, member id). While it is used, the numbers may only rise."""
+    """A heap of members, ordered by their number of partitions. While it is in use, these numbers may only rise."""
 
     def __init__(self, owned: dict[MemberId, list[Pair]], members: Iterable[MemberId]) -> None:
         self._owned = owned
@@ -109,7 +109,7 @@ class _LeastLoaded:
         """Assign a partition to the member with the fewest partitions."""
         heap, owned = self._heap, self._owned
         load, member = heap[0]
-        while load != len(owned[member]):  # the member got partitions from another queue
+        while load != len(owned[member]):  # another queue has assigned partitions to the member
             heapreplace(heap, (len(owned[member]), member))
             load, member = heap[0]
         owned[member].append(pair)
@@ -119,10 +119,10 @@ class _LeastLoaded:
 def _even_out(
     owned: dict[MemberId, list[Pair]], classes: Mapping[frozenset[TopicId], list[MemberId]]
 ) -> None:
-    """Move partitions, one at a time, to a subscriber that has at least two fewer, until no such move is possible.
+    """Move single partitions to a subscriber that has at least two fewer, until no such move is possible.
 
-    Members with the most partitions lose some first. The work is bounded: with thousands of different subscriptions the
-    result may be less balanced.
+    Partitions are moved from the members with the most partitions first. The work is bounded, so with thousands of
+    different subscriptions the result may be less balanced.
     """
     class_of = {member: topics for topics, members in classes.items() for member in members}
     looks_left = _LOOKS_MAX
@@ -141,7 +141,7 @@ def _even_out(
             load, giver = heappop(givers)
             pairs = owned[giver]
             if -load != len(pairs):
-                continue  # its load has changed since
+                continue  # the number of partitions in the heap entry is outdated
             looks_left -= len(takers)
             topics_owned = {topic for topic, _ in pairs}
             best: tuple[int, MemberId] | None = None

@@ -1,19 +1,22 @@
-"""One group of the classic protocol: its leader assigns the partitions (KIP-62, 345, 394, 814).
+"""One group of the classic protocol, in which the group's leader assigns the partitions (KIP-62, 345, 394, 814).
 
     EMPTY ----join----> PREPARING ----all joined, or timed out----> COMPLETING ----leader syncs----> STABLE
       ^                  ^   ^                                         |                               |
       |                  |   +-- a member joins, leaves or changes ----+-------------------------------+
       +-- none remain ---+
 
-The coordinator writes a `ClassicGroupState` when the leader of a generation has synced, and when the group becomes
-empty. Everything else (sessions, which members have joined, which requests wait) is soft state: only the coordinator
-that leads the group's partition has it, and handlers change it. A new coordinator starts from the last generation that
-was written (`restore`), and begins a whole session for each member. A generation with members but without a leader was
-written by a migration from a consumer group (migration.py): no leader has assigned it, so the group starts in PREPARING
-and all members join again.
+The coordinator writes a `ClassicGroupState` when the leader of a generation has sent the assignment, and when the group
+becomes empty. All other state (sessions, joined members, waiting requests) is in the coordinator's memory only. A new
+coordinator starts from the last written generation (`restore`), and starts a full session for each member. A written
+generation with members but without a leader comes from a migration of a consumer group (migration.py) and has no
+assignment, so the group starts in PREPARING and all members join again.
 
-Invariants: a generation has one protocol and one leader; a member gets an assignment only in the generation that it
-was made for; each waiting request gets one response; a member is fenced when a newer one has its instance id.
+Invariants:
+
+- A generation has one protocol and one leader.
+- A member gets an assignment only in the generation for which the assignment was made.
+- Each waiting request gets exactly one response.
+- A member is fenced when a newer member has joined with the same instance id.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(slots=True, kw_only=True)
 class ClassicGroup:
-    """A classic group. Every `now_ms` is the time of the caller's monotonic clock."""
+    """A classic group. In all methods, `now_ms` is the monotonic time."""
 
     group_id: GroupId
     members_max: int
@@ -78,7 +81,7 @@ class ClassicGroup:
     def handle_join(
         self, request_id: RequestId, join: JoinGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle JoinGroup. The response is sent when the rebalance that the request begins or joins is complete."""
+        """Handle JoinGroup. The response is sent when the rebalance is complete, or at once if none is needed."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -150,7 +153,7 @@ class ClassicGroup:
     def _replace_static(
         self, request_id: RequestId, join: JoinGroup, now_ms: int
     ) -> Step[GroupRecord]:
-        """Replace a static member that joins again without its member id; it gets a new one (KIP-345)."""
+        """Replace a static member that joins again without its member id by a member with a new id (KIP-345)."""
         holder = self.members.static_holder(join.instance_id)
         assert holder is not None, join
         old = self.members[holder]
@@ -163,15 +166,15 @@ class ClassicGroup:
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id
-        # Only the topics are compared, because the owned partitions in the metadata differ after a restart.
+        # Only the topics are compared, because the owned partitions in the metadata change with a restart.
         is_same = self.members.choose_protocol() == self.protocol and (
             subscribed_topics(old.metadata(self.protocol))
             == subscribed_topics(member.metadata(self.protocol))
         )
         if self.state is ClassicState.STABLE and is_same:
             joined = self._joined(member, skips=was_leader and join.may_skip_assignment)
-            # A client without KIP-814 would compute the assignment again if it were told that it is the leader. So
-            # the response names the old member id as the leader.
+            # A client without KIP-814 that knew it was the leader would compute the assignment again. Therefore the
+            # response contains the old member id as the leader.
             if was_leader and not join.may_skip_assignment:
                 joined = Joined(
                     error=ErrorCode.NONE,
@@ -211,7 +214,7 @@ class ClassicGroup:
         self.members.remove_absent()
         self._join_ends_ms = self._initial_ends_ms = None
         if self.members and not self.members.is_any_joining:
-            # Only static members that are away remain: wait for them once more.
+            # Only static members that have not joined remain, so wait for them for another rebalance timeout.
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
             return NOTHING
         self.generation += 1
@@ -230,7 +233,7 @@ class ClassicGroup:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle SyncGroup. The response is sent when the leader's assignment is written."""
+        """Handle SyncGroup. The response is sent when the leader's assignment has been written."""
         error = self._check_member(sync.member_id, sync.instance_id, sync.generation)
         if error is ErrorCode.NONE and self.state is ClassicState.PREPARING:
             error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -257,7 +260,7 @@ class ClassicGroup:
         return step + Step((self._record(now_ms),), responses)
 
     def handle_heartbeat(self, heartbeat: Heartbeat, *, now_ms: int) -> ErrorCode:
-        """Handle Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
+        """Handle Heartbeat. Return REBALANCE_IN_PROGRESS if the member has to join again, or NONE, or another error."""
         error = self._check_member(heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
@@ -268,7 +271,7 @@ class ClassicGroup:
     def handle_leave(
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle LeaveGroup: remove the members at once, and rebalance the group."""
+        """Handle LeaveGroup. The members are removed at once, and the group rebalances."""
         results: list[tuple[MemberId, str | None, ErrorCode]] = []
         step, removed = NOTHING, False
         for member_id, instance_id in leave.members:
@@ -291,7 +294,7 @@ class ClassicGroup:
         return step + rebalance + Step(responses=(response,))
 
     def tick(self, *, now_ms: int) -> Step[GroupRecord]:
-        """Remove members whose session has ended, and continue a rebalance whose time-out has passed."""
+        """Remove members whose session has expired, and continue a rebalance whose timeout has passed."""
         self.pending_members.expire(now_ms=now_ms)
         expired = [
             m for m in self.members.values() if m.session_ends_ms <= now_ms and not m.is_waiting
@@ -339,8 +342,8 @@ class ClassicGroup:
     def check_commit(
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
-        """Return NONE if this member may commit offsets now, or else the error. A commit counts as a heartbeat."""
-        # The caller is not a member, but a consumer that assigns its partitions to itself.
+        """Return NONE if the member may commit offsets now, or else an error code. A commit extends the session."""
+        # Without a generation, the caller is not a member, but a consumer that assigns partitions to itself.
         if generation < 0 and self.state is ClassicState.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and member_id == NO_MEMBER and instance_id is None:
@@ -368,8 +371,8 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _comes_from(self, member_id: MemberId, epoch: int) -> bool:
-        """Return whether this is the member's epoch from before a migration from a consumer group; it is valid
-        until all members have joined.
+        """Return whether `epoch` is the epoch that the member had in a consumer group before the group's migration.
+        That epoch is valid instead of the generation until all members have joined.
         """
         is_preparing = self.state is ClassicState.PREPARING
         return is_preparing and self.members[member_id].consumer_epoch == epoch
@@ -407,16 +410,16 @@ class ClassicGroup:
         return ClassicGroupRecord(group_id=self.group_id, state=state)
 
     def _record_bytes(self, assignments: Mapping[MemberId, bytes]) -> int:
-        """Return the approximate size of the generation's record with these assignments."""
+        """Return the approximate size of the group's record with these assignments."""
         return sum(
             len(m.metadata(self.protocol)) + len(assignments.get(m.member_id, b""))
             for m in self.members.values()
         )
 
     def restore(self, state: ClassicGroupState) -> None:
-        """Load a written state; the caller calls `begin_sessions` next.
+        """Restore the group from its record. The caller must call `begin_sessions` next.
 
-        If the state has members but no leader, its generation has no assignment, and all members join again.
+        If the state has members but no leader, the generation has no assignment, and all members have to join again.
         """
         self.generation, self.protocol_type = state.generation, state.protocol_type or None
         self.protocol, self.leader = state.protocol, state.leader or NO_MEMBER
@@ -429,13 +432,17 @@ class ClassicGroup:
             self.state = ClassicState.PREPARING
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Begin a session for each member after loading, and the time-out to join again if that is needed."""
+        """Start the session of each member and, if members have to join again, the timeout for that. This is called
+        after a load.
+        """
         self.members.begin_sessions(now_ms=now_ms)
         if self.state is ClassicState.PREPARING:
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
 
     def due_ms(self) -> int:
-        """Return the time from which `tick` may have something to do. A request may make it earlier."""
+        """Return the monotonic time of the earliest deadline. `tick` need not be called earlier, unless a request
+        arrives.
+        """
         ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
         ends += self.pending_members.values()
         ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]

@@ -1,10 +1,10 @@
-"""The members of a classic group, and the protocol that they share.
+"""The members of a classic group, and the choice of their common protocol.
 
-Most of a member is kept in memory only: only the coordinator that leads the group's partition knows its session,
-and the join or sync that waits for a response. The record of a generation has a `ClassicMember` for each member.
+The session of a member, and its JoinGroup or SyncGroup request that waits for a response, are only in the memory of the
+coordinator. The record of the group contains a `ClassicMember` for each member.
 
-Invariants: at most one join and one sync of a member wait for a response; an instance id belongs to one member, the
-latest one that joined with it.
+Invariants: at most one JoinGroup and one SyncGroup of a member wait for a response. An instance id belongs to the
+member that joined with it last.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 NO_MEMBER = MemberId("")
 NEVER_MS = 1 << 62
 PENDING_MEMBERS_MAX: Final = 1_000
-"""The most member ids of one group that clients were given and have not used yet."""
+"""The most unused member ids of one group, which the coordinator has assigned but with which no client has joined."""
 
 
 class ClassicState(Enum):
-    """The state of a classic group. The values are the names that Kafka's DescribeGroups shows."""
+    """The state of a classic group. The values are the names in Kafka's DescribeGroups response."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -39,7 +39,7 @@ class ClassicState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member, with its JoinGroup and its SyncGroup that wait for a response."""
+    """A member. `join_request` and `sync_request` are its requests that wait for a response, or None."""
 
     member_id: MemberId
     instance_id: str | None
@@ -53,13 +53,13 @@ class Member:
     join_request: RequestId | None = None
     sync_request: RequestId | None = None
     consumer_epoch: int | None = None
-    """The epoch that the member had in a consumer group, if the present rebalance made that group a classic one."""
+    """The member's epoch in the consumer group that has just become this classic group; None after the rebalance."""
 
     @classmethod
     def from_join(
         cls, join: JoinGroup, member_id: MemberId, *, assignment: bytes = b"", now_ms: int
     ) -> Member:
-        """Return the member that a join describes, with this id; its session begins now."""
+        """Create a member from a JoinGroup request. Its session starts now."""
         return cls(
             member_id=member_id,
             instance_id=join.instance_id,
@@ -74,7 +74,7 @@ class Member:
 
     @classmethod
     def from_record(cls, written: ClassicMember, protocol: str | None) -> Member:
-        """Return the member that a record describes; the caller begins its session."""
+        """Create a member from the group's record. The caller must start its session."""
         return cls(
             member_id=written.member_id,
             instance_id=written.instance_id,
@@ -100,7 +100,7 @@ class Member:
         )
 
     def update(self, join: JoinGroup, *, now_ms: int) -> None:
-        """Update the member from a repeated join, and begin a new session."""
+        """Update the member from another JoinGroup request, and start a new session."""
         self.protocols = join.protocols
         self.client_id, self.client_host = join.client_id, join.client_host
         self.session_timeout_ms = join.session_timeout_ms
@@ -108,53 +108,55 @@ class Member:
         self.begin_session(now_ms=now_ms)
 
     def begin_session(self, *, now_ms: int) -> None:
-        """Begin a new session, because a request of the member arrived, or a response to it is sent."""
+        """Start a new session, because a request of the member has arrived, or a response is sent to the member."""
         self.session_ends_ms = now_ms + self.session_timeout_ms
 
     def await_join(self, request_id: RequestId) -> Step[Any]:
-        """Let a join wait for the other members. If another join of the member waits already, refuse that one."""
+        """Let a JoinGroup request wait for the other members. An earlier one that still waits is refused."""
         superseded = self.refuse_join(ErrorCode.UNKNOWN_MEMBER_ID)
         self.join_request = request_id
         return superseded
 
     def await_sync(self, request_id: RequestId) -> Step[Any]:
-        """Let a sync wait for the assignment. If another sync of the member waits already, refuse that one."""
+        """Let a SyncGroup request wait for the assignment. An earlier one that still waits is refused."""
         superseded = self.refuse_sync(ErrorCode.UNKNOWN_MEMBER_ID)
         self.sync_request = request_id
         return superseded
 
     def refuse_join(self, error: ErrorCode) -> Step[Any]:
-        """Respond with an error to the join that waits, if there is one."""
+        """Respond with an error to the waiting JoinGroup request, if there is one."""
         if self.join_request is None:
             return NOTHING
         request_id, self.join_request = self.join_request, None
         return respond(request_id, Joined(error=error, member_id=self.member_id))
 
     def refuse_sync(self, error: ErrorCode) -> Step[Any]:
-        """Respond with an error to the sync that waits, if there is one."""
+        """Respond with an error to the waiting SyncGroup request, if there is one."""
         if self.sync_request is None:
             return NOTHING
         request_id, self.sync_request = self.sync_request, None
         return respond(request_id, Synced(error=error))
 
     def refuse_all(self, error: ErrorCode) -> Step[Any]:
-        """Respond with an error to the join and to the sync that wait."""
+        """Respond with an error to the waiting requests of the member."""
         return self.refuse_join(error) + self.refuse_sync(error)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a join or sync of the member waits for other members. Some client libraries send no heartbeats during
-        that time.
+        """Whether a request of the member waits for other members. The session cannot expire in that time, because some
+        client libraries send no heartbeats then.
         """
         return self.join_request is not None or self.sync_request is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return the metadata that the member sent for this protocol; empty if it does not support it."""
+        """Return the member's metadata for a protocol, or b"" if the member does not support the protocol."""
         return next((m for name, m in self.protocols if name == protocol), b"")
 
 
 class PendingMembers(Mapping[MemberId, int]):
-    """Member ids that clients were given and have not used yet, with the time at which each one expires (KIP-394)."""
+    """Member ids that the coordinator has assigned but with which no client has joined yet, with the monotonic time at
+    which each one expires (KIP-394).
+    """
 
     __slots__ = ("_ends_ms",)
 
@@ -171,26 +173,26 @@ class PendingMembers(Mapping[MemberId, int]):
         return len(self._ends_ms)
 
     def hand_out(self, member_id: MemberId, *, ends_ms: int) -> None:
-        """Record a member id that a client is given. If there are too many, the oldest one is removed; its client may
-        ask for another.
+        """Add a member id that is assigned to a client. If there are too many, the oldest one is removed; its client
+        has to request another id.
         """
         while len(self._ends_ms) >= PENDING_MEMBERS_MAX:
             del self._ends_ms[next(iter(self._ends_ms))]
         self._ends_ms[member_id] = ends_ms
 
     def use(self, member_id: MemberId) -> bool:
-        """Remove an id, because its client joins with it or leaves. Returns whether a client was given this id."""
+        """Remove a member id, because its client joins or leaves. Return whether the id was pending."""
         return self._ends_ms.pop(member_id, None) is not None
 
     def expire(self, *, now_ms: int) -> None:
-        """Remove the ids whose time has passed."""
+        """Remove the member ids that have expired."""
         for member_id in [m for m, ends_ms in self._ends_ms.items() if ends_ms <= now_ms]:
             del self._ends_ms[member_id]
 
 
 class ClassicMembers(Mapping[MemberId, Member]):
-    """The members of one group by member id, in the order in which they joined, and the static members by
-    instance id.
+    """The members of one group, by member id, in the order in which they joined. Static members can also be looked up
+    by instance id.
     """
 
     __slots__ = ("_by_id", "_statics")
@@ -211,7 +213,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return len(self._by_id)
 
     def add(self, member: Member) -> None:
-        """Add a member. Its instance id belongs to it from now on."""
+        """Add a member. If it has an instance id, the id belongs to this member from now on."""
         self._by_id[member.member_id] = member
         if member.instance_id is not None:
             self._statics[member.instance_id] = member.member_id
@@ -223,16 +225,16 @@ class ClassicMembers(Mapping[MemberId, Member]):
             del self._statics[member.instance_id]
 
     def static_holder(self, instance_id: str | None) -> MemberId | None:
-        """Return the id of the member with this instance id; None if there is none."""
+        """Return the member id of the static member with this instance id, or None."""
         return self._statics.get(instance_id) if instance_id is not None else None
 
     def shared_protocols(self, *, without: MemberId = NO_MEMBER) -> set[str]:
-        """Return the protocols that all members except `without` support. There must be at least one such member."""
+        """Return the protocols that all members except `without` support. The group must have another member."""
         supported = ({n for n, _ in m.protocols} for m in self.values() if m.member_id != without)
         return set.intersection(*supported)
 
     def choose_protocol(self) -> str:
-        """Return the protocol that most members prefer among those that all members support."""
+        """Return the protocol with the most votes. A member votes for the first of its protocols that all support."""
         shared = self.shared_protocols() if self else set()
         votes = Counter(
             next(name for name, _ in m.protocols if name in shared) for m in self.values() if shared
@@ -250,16 +252,16 @@ class ClassicMembers(Mapping[MemberId, Member]):
 
     @property
     def is_any_joining(self) -> bool:
-        """Whether the join of any member waits for the others."""
+        """Whether a JoinGroup request of at least one member waits for other members."""
         return any(m.join_request is not None for m in self.values())
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether the joins of all members wait, so that the rebalance is complete."""
+        """Whether JoinGroup requests of all members wait, so that the rebalance can be completed."""
         return all(m.join_request is not None for m in self.values())
 
     def remove_absent(self) -> None:
-        """Remove the dynamic members that have not joined. A static member may come back within its session."""
+        """Remove the dynamic members that have not joined. Static members stay until their session expires."""
         for member in [m for m in self.values() if m.join_request is None]:
             if member.instance_id is None:
                 self.remove(member)
@@ -267,7 +269,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
     def begin_generation(
         self, joined: Callable[[Member], Joined], *, now_ms: int
     ) -> tuple[Response, ...]:
-        """Respond to the joins that wait. No member has an assignment in the new generation yet."""
+        """Respond to all waiting JoinGroup requests, and clear the assignments, because a new generation begins."""
         responses = []
         for member in self.values():
             member.assignment, member.consumer_epoch = b"", None
@@ -284,7 +286,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         *,
         now_ms: int,
     ) -> tuple[Response, ...]:
-        """Give each member what the leader assigned to it, and respond to the syncs that wait."""
+        """Store the leader's assignments, and respond to all waiting SyncGroup requests."""
         responses = []
         for member in self.values():
             member.assignment = bytes(assignments.get(member.member_id, b""))
@@ -295,7 +297,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return tuple(responses)
 
     def refuse_syncs(self, error: ErrorCode) -> Step[Any]:
-        """Respond with an error to all syncs that wait."""
+        """Respond with an error to all waiting SyncGroup requests."""
         step = NOTHING
         for member in self.values():
             step += member.refuse_sync(error)
@@ -304,7 +306,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
     def take_joins(
         self, group_id: GroupId, protocol_type: str
     ) -> list[tuple[RequestId, JoinGroup]]:
-        """Remove and return the joins that wait, so that a group of the other protocol can handle them."""
+        """Remove and return all waiting JoinGroup requests, because the group becomes a consumer group."""
         taken: list[tuple[RequestId, JoinGroup]] = []
         for member in self.values():
             if member.join_request is None:
@@ -328,7 +330,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return taken
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Begin a session for each member, after loading."""
+        """Start the session of each member. This is called after a load."""
         for member in self.values():
             member.begin_session(now_ms=now_ms)
 
@@ -338,15 +340,13 @@ class ClassicMembers(Mapping[MemberId, Member]):
         protocols: Mapping[MemberId, tuple[tuple[str, bytes], ...]],
         epochs: Mapping[MemberId, int],
     ) -> None:
-        """Restore the fields that a generation's record lacks, for members that were in a consumer group until now."""
+        """Set the fields that the group's record does not contain, after the members were in a consumer group."""
         for member_id, member in self.items():
             member.protocols = protocols[member_id]
             member.consumer_epoch = epochs[member_id]
 
     def for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """Return the members in the form in which JoinGroup's response lists them for the leader, with this protocol's
-        metadata.
-        """
+        """Return the members for the response to the leader's JoinGroup, with the metadata for the protocol."""
         return tuple(
             JoinedMember(
                 member_id=m.member_id, instance_id=m.instance_id, metadata=m.metadata(protocol)

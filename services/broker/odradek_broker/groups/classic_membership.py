@@ -1,20 +1,21 @@
 """Members of the classic protocol inside a consumer group (KIP-848, online migration).
 
-Each of their requests changes the member's state. No member waits for another one: the coordinator assigns.
+The coordinator assigns the partitions, so no member waits for another one, and the response to each request is sent at
+once:
 
-    JoinGroup    stores the member's subscription and the partitions that it owns, and reconciles the member. The
-                 generation in the response is its member epoch. The member is never the leader.
+    JoinGroup    stores the member's subscription and owned partitions, and reconciles the member. The generation in
+                 the response is the member epoch, and the member is never the leader.
     SyncGroup    returns the partitions that the member owns now, as a ConsumerProtocolAssignment.
-    Heartbeat    returns REBALANCE_IN_PROGRESS when joining again would change something: the group's epoch rose, the
-                 member has to revoke partitions, or the partitions that it waits for are free.
+    Heartbeat    returns REBALANCE_IN_PROGRESS if the member has to join again, because the group epoch has risen, the
+                 member has to revoke partitions, or partitions for which it waits are free.
     LeaveGroup   removes the member.
 
-A cooperative member in UNREVOKED learns from its sync that it owns fewer partitions, revokes the others and joins again
-with the rest; an eager one owns nothing when it joins. A member that has to join again, or that has joined but not yet
-synced, has its rebalance timeout to do so.
+In the state UNREVOKED, a member with cooperative rebalancing gets fewer partitions from SyncGroup, revokes the others,
+and joins again with the remaining ones. A member with eager rebalancing owns no partitions when it joins. A member has
+its rebalance timeout to join again, and to send SyncGroup after JoinGroup.
 
-A new member gets an id before it joins, as in a classic group. A member with an id that the group neither knows nor
-handed out has to start over, so that no member claims partitions that were taken from it.
+As in a classic group, a new member gets an id before it joins. A member with an unknown id has to start without an id,
+so that it cannot claim partitions that have been assigned to others.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ NO_MEMBER = MemberId("")
 def join(
     group: ConsumerGroup, request: JoinGroup, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[list[GroupRecord], Joined]:
-    """Handle JoinGroup of a member of a consumer group; the response comes at once."""
+    """Handle JoinGroup of a classic member of a consumer group. Return the records and the response."""
     error, subscription = _refuse_join(group, request)
     if subscription is None:
         return [], Joined(error=error, member_id=request.member_id)
@@ -84,7 +85,7 @@ def join(
 
 
 def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, Subscription | None]:
-    """Return the subscription, or the error that refuses the join."""
+    """Return (NONE, subscription), or (error code, None) if the request is refused."""
     member = group.state.members.get(request.member_id)
     holder = group.state.static_holder(request.instance_id)
     if request.member_id != NO_MEMBER:
@@ -129,7 +130,7 @@ def _member_of(
 
 
 def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
-    """Handle SyncGroup of a member of a consumer group; the response comes at once."""
+    """Handle SyncGroup of a classic member of a consumer group. Return the response."""
     error = _check(group, request.member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
         return Synced(error=error)
@@ -159,7 +160,10 @@ def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
 def heartbeat(
     group: ConsumerGroup, request: Heartbeat, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[list[GroupRecord], ErrorCode]:
-    """Handle Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
+    """Handle Heartbeat of a classic member of a consumer group. Return the records and an error code.
+
+    REBALANCE_IN_PROGRESS means that the member has to join again.
+    """
     member_id = request.member_id
     error = _check(group, member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
@@ -184,7 +188,7 @@ def _must_join_again(group: ConsumerGroup, member_id: MemberId) -> bool:
 
 
 def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord], Left]:
-    """Handle LeaveGroup; an administrator may name any static member by its instance id alone."""
+    """Handle LeaveGroup. The member id may be empty for a static member, also for one of the consumer protocol."""
     records: list[GroupRecord] = []
     results: list[tuple[MemberId, str | None, ErrorCode]] = []
     for member_id, instance_id in request.members:
@@ -207,7 +211,7 @@ def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord],
 def by_name(
     group: ConsumerGroup, assignment: Assignment
 ) -> dict[TopicName, frozenset[PartitionIndex]]:
-    """Return the assignment by topic name, without topics that are no longer subscribed to."""
+    """Convert an assignment by topic id to one by topic name. Topics that are no longer subscribed are omitted."""
     names = {snapshot.topic_id: snapshot.topic for snapshot in group.state.topics}
     return {names[t]: indexes for t, indexes in assignment.items() if t in names}
 

@@ -1,19 +1,20 @@
-"""One group of the consumer protocol (KIP-848): the coordinator assigns, members reconcile one by one.
+"""One group of the consumer protocol (KIP-848). The coordinator assigns partitions, and each member reconciles on its
+own.
 
 Three epochs describe the progress of a rebalance. The *group epoch* rises when members, subscriptions or subscribed
-topics change. The *target epoch* is the group epoch that the current target assignments were computed for. The *member
-epoch* is the target epoch that a member has reconciled to.
+topics change. The *target epoch* is the group epoch for which the current target assignments were computed. The *member
+epoch* is the target epoch to which a member has been reconciled.
 
-    member:  STABLE --must revoke partitions---------> UNREVOKED --revoked them--> STABLE or UNRELEASED
-             STABLE --waits for others to revoke-----> UNRELEASED --partitions are free--> STABLE
+    member:  STABLE --must revoke partitions-------------> UNREVOKED --has revoked them--> STABLE or UNRELEASED
+             STABLE --waits until others have revoked----> UNRELEASED --partitions are free--> STABLE
 
-A member in UNREVOKED keeps its old epoch until it reports that it has revoked the partitions; it has its rebalance
-timeout for that. An offset commit is accepted only with the member's current epoch. Members that speak the classic
-protocol take part in the same way (classic_membership); a group may have members of both kinds.
+A member in UNREVOKED keeps its old epoch until it reports that it has revoked the partitions, for which it has its
+rebalance timeout. An offset commit is accepted only with the member's current epoch. A group may also have members of
+the classic protocol, which are reconciled in the same way (classic_membership).
 
-Everything except the sessions and other deadlines is written: `ConsumerGroup.state` holds it, and only
-`ConsumerGroupState.replay` changes it. Targets are computed once per group epoch, by the assignor that most members ask
-for.
+All state except sessions and other deadlines is written to the log. `ConsumerGroup.state` contains the written state,
+and only `ConsumerGroupState.replay` changes it. Targets are computed once per group epoch, by the assignor that most
+members request.
 """
 
 from __future__ import annotations
@@ -59,19 +60,19 @@ STATIC_LEAVE_EPOCH = -2
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
-    """A consumer group. Every `now_ms` is the time of the caller's monotonic clock."""
+    """A consumer group. In all methods, `now_ms` is the monotonic time."""
 
     group_id: GroupId
     settings: ConsumerGroupSettings
     state: ConsumerGroupState = field(init=False)
     pending_members: PendingMembers = field(default_factory=PendingMembers)
-    """Ids that members of the classic protocol were given and have not used yet."""
+    """Ids that the coordinator has assigned to new members of the classic protocol, which have not joined yet."""
     _catalog_version: int = -1
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)
-    """For members of the classic protocol: the time at which a member is removed if it has not joined again, or
-    synced, by then.
+    """For members of the classic protocol: the monotonic time by which a member must have joined again and synced.
+    After that, the member is removed.
     """
     _pace: HeartbeatPace = field(init=False)
 
@@ -138,7 +139,10 @@ class ConsumerGroup:
     ) -> tuple[ErrorCode, str | None]:
         if beat.server_assignor is not None and beat.server_assignor not in ASSIGNORS:
             names = ", ".join(ASSIGNORS)
-            return ErrorCode.UNSUPPORTED_ASSIGNOR, f"supported assignors: {names}"
+            return (
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"the assignor {beat.server_assignor} is not supported: use one of {names}",
+            )
         if beat.subscribed_regex:
             try:
                 catalog.matching(beat.subscribed_regex)
@@ -149,19 +153,23 @@ class ConsumerGroup:
         member = self.state.members.get(beat.member_id)
         instance_error = self._check_instance(beat)
         if instance_error is ErrorCode.FENCED_INSTANCE_ID:
-            return instance_error, "another member has this instance id"
+            return instance_error, f"another member uses the instance id {beat.instance_id}"
         if member is None or instance_error is not ErrorCode.NONE:
             return (
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                f"group {self.group_id} has no member {beat.member_id}",
+                f"group {self.group_id} has no member {beat.member_id}: join again with member epoch 0",
             )
         if member.classic is not None:
-            return ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id} speaks the classic protocol"
+            return (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"member {beat.member_id} uses the classic protocol, not the consumer protocol",
+            )
         current = self.state.currents[beat.member_id]
         if beat.member_epoch > current.member_epoch:
             return (
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                "the member epoch is above the coordinator's: join again",
+                f"the member epoch {beat.member_epoch} is above the current epoch {current.member_epoch}: join again"
+                " with member epoch 0",
             )
         # True if the member did not receive the response with its current epoch.
         missed_response = (
@@ -172,12 +180,13 @@ class ConsumerGroup:
         if beat.member_epoch < current.member_epoch and not missed_response:
             return (
                 ErrorCode.FENCED_MEMBER_EPOCH,
-                "the member epoch is below the coordinator's: join again",
+                f"the member epoch {beat.member_epoch} is below the current epoch {current.member_epoch}: join again"
+                " with member epoch 0",
             )
         return ErrorCode.NONE, None
 
     def _check_instance(self, beat: ConsumerHeartbeat) -> ErrorCode:
-        """Return whether the member that a heartbeat names is the one that holds its instance id, if it has one."""
+        """Return an error code if the heartbeat has an instance id that does not belong to its member."""
         if beat.instance_id is None:
             return ErrorCode.NONE
         holder = self.state.static_holder(beat.instance_id)
@@ -193,7 +202,7 @@ class ConsumerGroup:
         if beat.owned is None or beat.owned:
             return (
                 ErrorCode.INVALID_REQUEST,
-                "a joining member must send that it owns no partitions",
+                "a joining member must send an empty list of owned partitions",
             )
         is_known = beat.member_id in self.state.members
         holder = self.state.static_holder(beat.instance_id)
@@ -202,18 +211,20 @@ class ConsumerGroup:
             if not has_left and self.state.members[holder].classic is None:
                 return (
                     ErrorCode.UNRELEASED_INSTANCE_ID,
-                    f"instance {beat.instance_id} is held by member {holder}, which has not left",
+                    f"member {holder} still uses the instance id {beat.instance_id}: wait until it has left the group,"
+                    " or choose another group.instance.id",
                 )
             is_known = True
         if not is_known and len(self.state.members) >= self.settings.members_max:
             return (
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"the group has {self.settings.members_max} members, and no more are allowed",
+                f"the group has {self.settings.members_max} members, which is the limit"
+                " (group.consumer.max.size)",
             )
         return ErrorCode.NONE, None
 
     def _member_of(self, beat: ConsumerHeartbeat) -> ConsumerMember:
-        """Return the member with the fields that the heartbeat sets; the others stay as they are."""
+        """Return the member with the fields of the heartbeat. Fields that the heartbeat omits keep their values."""
         old = self.state.members.get(beat.member_id)
         return ConsumerMember(
             member_id=beat.member_id,
@@ -237,7 +248,9 @@ class ConsumerGroup:
     def take_over_static(
         self, heir: MemberId, instance_id: str | None, records: list[GroupRecord]
     ) -> None:
-        """Move the state of a static member to the new member id that it joined again with (KIP-345)."""
+        """Move the state of the static member with this instance id to the member id `heir`, with which it joins again
+        (KIP-345).
+        """
         holder = self.state.static_holder(instance_id)
         if holder is None or holder == heir:
             return
@@ -264,10 +277,10 @@ class ConsumerGroup:
         now_ms: int,
         records: list[GroupRecord],
     ) -> CurrentAssignment:
-        """Store a member's fields and reconcile the member. If the group changed, first raise its epoch and compute
-        the targets.
+        """Store a member's fields and reconcile the member. If the group has changed, its epoch is raised and the
+        targets are computed first.
 
-        `restarted`: the member no longer owns the partitions that it had.
+        `restarted` means that the member has joined again and owns no partitions any more.
         """
         member_id, old = member.member_id, self.state.members.get(member.member_id)
         if member != old:
@@ -285,7 +298,7 @@ class ConsumerGroup:
         return current
 
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
-        """Begin a new session of a member, because a request of it arrived."""
+        """Start a new session of a member, because a request of the member has arrived."""
         classic = self.state.members[member_id].classic
         session_ms = (
             classic.session_timeout_ms
@@ -295,8 +308,8 @@ class ConsumerGroup:
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
-        """Start the rebalance timeout within which a classic member has to join again or to sync. If it already runs,
-        only `renew` restarts it.
+        """Start the rebalance timeout in which a classic member has to join again or to send SyncGroup. If the timeout
+        is already running, it is restarted only if `renew` is True.
         """
         ends_ms = now_ms + self.state.members[member_id].rebalance_timeout_ms
         if renew:
@@ -305,16 +318,16 @@ class ConsumerGroup:
             self._duty_ends_ms.setdefault(member_id, ends_ms)
 
     def end_duty(self, member_id: MemberId) -> None:
-        """End the rebalance timeout of a classic member, which has joined again and synced."""
+        """Stop the rebalance timeout of a classic member, because the member has joined again and synced."""
         self._duty_ends_ms.pop(member_id, None)
 
     def update_epoch(
         self, catalog: TopicCatalog, records: list[GroupRecord], *, subscription_changed: bool
     ) -> None:
-        """Raise the group's epoch if its members' subscriptions, or the subscribed topics, have changed.
+        """Raise the group epoch if the members' subscriptions or the subscribed topics have changed.
 
-        The topics are also checked after a member has left, because it may have been the only one that subscribed to
-        some of them.
+        The topics are also checked after a member has left, because the member may have been the only subscriber of
+        some topics.
         """
         has_targets = self.state.epoch == self.state.target_epoch
         if has_targets and not subscription_changed and catalog.version == self._catalog_version:
@@ -333,7 +346,9 @@ class ConsumerGroup:
         self.state.emit_epoch(self.state.epoch + 1, records)
 
     def _subscriptions(self, catalog: TopicCatalog) -> dict[_Subscription, frozenset[TopicName]]:
-        """Return the subscribed topics of each distinct subscription. Most members of a group have the same one."""
+        """Return the subscribed topics of each distinct subscription. Most members of a group have equal
+        subscriptions.
+        """
         subscriptions: dict[_Subscription, frozenset[TopicName]] = {}
         for member in self.state.members.values():
             subscription = _subscription(member)
@@ -344,7 +359,7 @@ class ConsumerGroup:
     def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
         names = set(member.subscribed_topics)
         if member.subscribed_regex:
-            # Invalid patterns are refused, but an older release may have stored one.
+            # Invalid patterns are refused in requests, but an older release may have stored one.
             with suppress(InvalidPattern):
                 matched = catalog.matching(member.subscribed_regex)
                 host = member.client_host.removeprefix("/")
@@ -352,7 +367,7 @@ class ConsumerGroup:
         return names
 
     def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
-        """Compute the target assignment of each member for the group epoch, with few changes from the last one."""
+        """Compute the target assignments for the current group epoch, and emit records for those that change."""
         by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.state.topics}
         topic_ids = {
             subscription: frozenset(by_name[name] for name in names if name in by_name)
@@ -371,7 +386,7 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for; the default one if none does."""
+        """The assignor that most members request, or the broker's default assignor if no member requests one."""
         wanted = [m.server_assignor for m in self.state.members.values() if m.server_assignor]
         return (
             max(sorted(set(wanted)), key=wanted.count) if wanted else self.settings.default_assignor
@@ -415,7 +430,7 @@ class ConsumerGroup:
     def _watch_revocation(
         self, member_id: MemberId, current: CurrentAssignment, now_ms: int
     ) -> None:
-        """Start or restart the rebalance timeout in which a member has to revoke partitions."""
+        """Start the rebalance timeout if the member has to revoke partitions; otherwise stop it."""
         if current.state == MemberState.UNREVOKED:
             timeout_ms = self.state.members[member_id].rebalance_timeout_ms
             self._revocation_ends_ms[member_id] = now_ms + timeout_ms
@@ -449,7 +464,7 @@ class ConsumerGroup:
         return records, response
 
     def remove(self, member_id: MemberId, records: list[GroupRecord]) -> None:
-        """Remove a member, which frees its partitions and raises the group's epoch."""
+        """Remove a member, free its partitions, and raise the group epoch."""
         self._remove(member_id, records)
         self.state.emit_epoch(self.state.epoch + 1, records)
 
@@ -459,7 +474,7 @@ class ConsumerGroup:
             ends.pop(member_id, None)
 
     def tick(self, *, now_ms: int) -> list[GroupRecord]:
-        """Remove members whose session has ended, or that did not revoke, join again or sync in time."""
+        """Remove members whose session has expired, or that did not revoke partitions, join again or sync in time."""
         records: list[GroupRecord] = []
         self.pending_members.expire(now_ms=now_ms)
         for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
@@ -475,8 +490,8 @@ class ConsumerGroup:
         return records
 
     def due_ms(self, *, now_ms: int) -> int:
-        """Return the time before which `tick` need not run unless a request arrives; `now_ms` if a group with members
-        is not calm.
+        """Return the monotonic time before which `tick` need not be called, unless a request arrives. The result is
+        `now_ms` while a group with members is not calm.
         """
         if self.state.members and not self._pace.is_calm:
             return now_ms
@@ -487,7 +502,9 @@ class ConsumerGroup:
         return min(ends, default=NEVER_MS)
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Start the session timeout of each member. It is called once the group was loaded from its log."""
+        """Start the session of each member, and the timeouts of members that have to revoke partitions. This is called
+        after a load or a migration.
+        """
         for member_id in self.state.members:
             self.touch(member_id, now_ms=now_ms)
             self._watch_revocation(member_id, self.state.currents[member_id], now_ms)
@@ -495,8 +512,9 @@ class ConsumerGroup:
     def check_epoch(
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
-        """Return NONE if this member may commit or fetch offsets, or else the error."""
-        # The caller is not a member, but a consumer that assigns its partitions to itself, or an administrator.
+        """Return NONE if the member may commit or fetch offsets with this epoch, or else an error code."""
+        # Without an epoch, the caller is not a member, but an administrator or a consumer that assigns partitions to
+        # itself.
         if member_epoch < 0 and (not self.state.members or member_id is None):
             return ErrorCode.NONE
         member = self.state.members.get(MemberId(member_id or ""))
@@ -521,7 +539,7 @@ _Subscription: TypeAlias = tuple[tuple[TopicName, ...], str | None, str, str]
 
 
 def _subscription(member: ConsumerMember) -> _Subscription:
-    """Return the fields of a member that decide which topics it is subscribed to."""
+    """Return the fields of a member on which its subscribed topics depend."""
     if not member.subscribed_regex:
         return member.subscribed_topics, None, "", ""
     return (
@@ -537,17 +555,18 @@ _MS_A_MEMBER = 5
 
 @dataclass(slots=True, kw_only=True)
 class HeartbeatPace:
-    """The heartbeat interval that the members of one group are given. Times are ms of the monotonic clock.
+    """Chooses the heartbeat interval of one group's members. Times are monotonic, in ms.
 
-    A member learns from the response to its next heartbeat which partitions it has to revoke or may own. So a rebalance
-    takes about as many intervals as it has steps. While a group is calm the interval is long. It is short
+    The response to a heartbeat contains the partitions that the member has to revoke or may own, so a rebalance takes
+    about one heartbeat interval per step. In a calm group the interval is long. It is short
 
     - from a change of the group epoch until all members are reconciled, and for at least two long intervals, because
       members tend to join and leave together;
-    - when a member has been silent so long that its session ends soon: the others then learn of its removal quickly.
+    - when a member's session is about to expire, so that the other members get its partitions soon after its removal.
 
-    In large groups the short interval is longer, so that a group sends at most about 200 heartbeats a second. This is
-    soft state: a coordinator that has just loaded a group treats it as not calm. Call `look` a few times a second.
+    In large groups the short interval is longer, so that a group sends at most about 200 heartbeats a second. This
+    state is not written to the log; after a load, a group is treated as not calm. The caller must call `look` a few
+    times a second.
     """
 
     calm_interval_ms: int
@@ -557,19 +576,19 @@ class HeartbeatPace:
     is_calm: bool = False
 
     def epoch_is(self, epoch: int, *, now_ms: int) -> None:
-        """Record the group's epoch. A new one begins a rebalance."""
+        """Record the group epoch. If it has changed, a rebalance begins."""
         if epoch != self._epoch:
             self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 
     def look(self, *, is_stable: bool, session_ends_ms: int | None, now_ms: int) -> None:
-        """Decide whether the group is calm. `session_ends_ms` is the earliest end of a member's session."""
+        """Decide whether the group is calm. `session_ends_ms` is the earliest expiry time of a member's session."""
         soon_ms = now_ms + 2 * self.calm_interval_ms
         is_quiet = now_ms - self._changed_ms >= 2 * self.calm_interval_ms
         all_show = session_ends_ms is None or session_ends_ms > soon_ms
         self.is_calm = is_stable and is_quiet and all_show
 
     def interval_ms(self, members: int) -> int:
-        """Return the heartbeat interval to send in the next response; `members` is the number of members."""
+        """Return the heartbeat interval for the next response. `members` is the number of members of the group."""
         if self.is_calm:
             return self.calm_interval_ms
         return min(self.calm_interval_ms, max(self.restless_interval_ms, _MS_A_MEMBER * members))

@@ -1,8 +1,10 @@
-"""The part of a consumer group's state that is written to the log: exactly what its records contain.
+"""The state of a consumer group that is written to the log, as its records describe it.
 
-Invariants: a partition is in `assigned` or `pending_revocation` of at most one member, its owner; no member epoch is
-above the target epoch, and the target epoch is not above the group epoch. State changes only in `replay`: a handler
-emits a record, which replays it at once, because each step of a decision depends on the one before.
+Invariants: A partition is in `assigned` or `pending_revocation` of at most one member, which is its owner. No member
+epoch is above the target epoch, and the target epoch is not above the group epoch.
+
+Only `replay` changes the state. When a handler emits a record, the record is replayed at once, because the next step of
+the handler depends on the changed state.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroupState:
-    """The state of one consumer group, as its records describe it."""
+    """The written state of one consumer group."""
 
     group_id: GroupId
     epoch: int = 0
@@ -44,7 +46,7 @@ class ConsumerGroupState:
 
     @property
     def name(self) -> str:
-        """The state of the group, as DescribeGroups shows it."""
+        """The name of the group's state, for responses to clients."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -56,11 +58,11 @@ class ConsumerGroupState:
         return "Stable" if done else "Reconciling"
 
     def owner_of(self, topic: TopicId, index: PartitionIndex) -> MemberId | None:
-        """Return the member that owns the partition or still has to revoke it; None if there is none."""
+        """Return the member that owns a partition or still has to revoke it, or None."""
         return self._owners.get((topic, index))
 
     def static_holder(self, instance_id: str | None) -> MemberId | None:
-        """Return the id of the member with this instance id; None if there is none."""
+        """Return the member id of the static member with this instance id, or None."""
         if instance_id is None:
             return None
         return next(
@@ -68,12 +70,12 @@ class ConsumerGroupState:
         )
 
     def emit(self, record: GroupRecord, records: list[GroupRecord]) -> None:
-        """Apply a record, and add it to the records to write."""
+        """Replay a record, and append it to `records`, which are to be written."""
         self.replay(record)
         records.append(record)
 
     def emit_member(self, member: ConsumerMember, records: list[GroupRecord]) -> None:
-        """Emit the record of a member's subscription and client."""
+        """Emit a record with a member's subscription and client."""
         self.emit(
             ConsumerMemberRecord(group_id=self.group_id, member_id=member.member_id, member=member),
             records,
@@ -82,7 +84,7 @@ class ConsumerGroupState:
     def emit_target(
         self, member_id: MemberId, target: Assignment, records: list[GroupRecord]
     ) -> None:
-        """Emit the record of a member's target assignment."""
+        """Emit a record with a member's target assignment."""
         self.emit(
             TargetMemberRecord(group_id=self.group_id, member_id=member_id, target=target), records
         )
@@ -90,22 +92,22 @@ class ConsumerGroupState:
     def emit_current(
         self, member_id: MemberId, current: CurrentAssignment, records: list[GroupRecord]
     ) -> None:
-        """Emit the record of the partitions that a member owns, and of its progress towards its target."""
+        """Emit a record with a member's current assignment."""
         self.emit(
             CurrentMemberRecord(group_id=self.group_id, member_id=member_id, current=current),
             records,
         )
 
     def emit_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """Emit the record of a higher group epoch."""
+        """Emit a record with a new group epoch."""
         self.emit(GroupEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_target_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """Emit the record that the targets were computed for this group epoch."""
+        """Emit a record with a new target epoch, because the targets were computed for it."""
         self.emit(TargetEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:
-        """Remove a member, which frees its partitions."""
+        """Emit the tombstones of a member, which remove the member and free its partitions."""
         group_id = self.group_id
         for record in (
             CurrentMemberRecord(group_id=group_id, member_id=member_id, current=None),
@@ -128,7 +130,7 @@ class ConsumerGroupState:
         return records
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record. Only this method changes the state that is written."""
+        """Apply one record. Only this method changes the state."""
         match record:
             case GroupEpochRecord():
                 self.epoch = record.epoch or 0

@@ -1,7 +1,8 @@
-"""The handlers of all groups of one partition of `__consumer_offsets`; `odradek_broker.coordination` hosts them.
+"""The request handlers for all groups of one partition of `__consumer_offsets`.
 
-Every handler returns a `Step` whose records have been replayed already; `GroupTable.replay` is for loading. `now_ms` is
-the time of the monotonic clock, which sessions use; `wall_ms` is the time that records contain.
+Every handler returns a `Step` whose records it has already replayed; `GroupTable.replay` is called only during a load.
+`now_ms` is monotonic time, for sessions and timeouts. `wall_ms` is wall-clock time, for records.
+`odradek_broker.coordination` hosts the shards.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(slots=True, kw_only=True)
 class GroupShard:
-    """The handlers of one shard; `table` is its state, and `offsets` has the handlers of offsets.
+    """The handlers of one shard. `table` is its state, and `offsets` has the handlers for offsets.
 
-    `guards` numbers the registrations of transactions (pending_offsets.py); all shards of a process share it.
+    `guards` yields the numbers of guards (pending_offsets.py). All shards of a process share it, so that no number is
+    used twice.
     """
 
     settings: GroupSettings
@@ -68,7 +70,9 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """Handle JoinGroup. The response is sent when the rebalance is complete; in a consumer group at once."""
+        """Handle JoinGroup. In a classic group, the response is sent when the rebalance is complete; in a consumer
+        group, it is sent at once.
+        """
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -95,8 +99,8 @@ class GroupShard:
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """Remove the last member that uses the consumer protocol, if it is static and comes back with the classic
-        protocol.
+        """If a static member joins again with the classic protocol, and it was the last member that used the consumer
+        protocol, remove its old member id, so that the group can become a classic one.
         """
         holder = group.state.static_holder(join.instance_id)
         if holder is None or join.member_id != NO_MEMBER:
@@ -132,8 +136,8 @@ class GroupShard:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """Handle SyncGroup. The response is sent when the leader has sent the assignment; in a consumer group
-        at once.
+        """Handle SyncGroup. In a classic group, the response is sent when the leader has sent the assignment; in a
+        consumer group, it is sent at once.
         """
         if not sync.group_id:
             return respond(request_id, Synced(error=ErrorCode.INVALID_GROUP_ID))
@@ -150,7 +154,7 @@ class GroupShard:
     def handle_heartbeat(
         self, request_id: RequestId, heartbeat: Heartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle Heartbeat; the response is an ErrorCode."""
+        """Handle Heartbeat. The response is an ErrorCode."""
         if not heartbeat.group_id:
             return respond(request_id, ErrorCode.INVALID_GROUP_ID)
         self.table.due_ms.pop(heartbeat.group_id, None)
@@ -200,7 +204,8 @@ class GroupShard:
         if not isinstance(present, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
             response = ConsumerHeartbeatAnswer(
                 error=ErrorCode.UNKNOWN_MEMBER_ID,
-                error_message=f"{beat.group_id} has no members of the consumer protocol",
+                error_message=f"group {beat.group_id} has no members of the consumer protocol: join again with member"
+                " epoch 0",
             )
             return respond(request_id, response)
         records: list[GroupRecord] = []
@@ -214,7 +219,9 @@ class GroupShard:
                 if upgrade is None:
                     response = ConsumerHeartbeatAnswer(
                         error=ErrorCode.GROUP_ID_NOT_FOUND,
-                        error_message=f"group {beat.group_id} has members of the classic protocol",
+                        error_message=f"group {beat.group_id} has members of the classic protocol and cannot change to"
+                        " the consumer protocol: stop them, use group.protocol=classic, or check"
+                        " group.consumer.migration.policy",
                     )
                     return respond(request_id, response)
                 group, records = upgrade
@@ -236,7 +243,7 @@ class GroupShard:
     def _bring_over(
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
     ) -> Step[GroupRecord]:
-        """Respond to the requests that wait in a classic group which has become this consumer group."""
+        """Respond to the requests that wait in `classic`, a group that has become the consumer group `group`."""
         step = classic.members.refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         joins = classic.members.take_joins(group.group_id, classic.protocol_type or "")
         for request_id, join in joins:
@@ -247,7 +254,7 @@ class GroupShard:
     def _maybe_downgrade(
         self, group: ConsumerGroup, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """Turn a consumer group into a classic one when its last member of the consumer protocol has left."""
+        """Change a consumer group into a classic group if no member uses the consumer protocol any more."""
         if not migration.may_downgrade(group, members_max=self.settings.max_size, without=None):
             return NOTHING
         classic, records = migration.downgraded(
@@ -260,7 +267,7 @@ class GroupShard:
         return self.table.stamped(Step(tuple(records)), wall_ms)
 
     def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step[GroupRecord]:
-        """Handle DeleteGroups for one group; the response is an ErrorCode."""
+        """Handle DeleteGroups for one group. The response is an ErrorCode."""
         group = self.table.groups.get(group_id)
         if not self.table.exists(group_id):
             return respond(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -270,9 +277,10 @@ class GroupShard:
         return Step(tuple(self.table.forget_group(group_id))) + respond(request_id, ErrorCode.NONE)
 
     def tick(self, *, now_ms: int, wall_ms: int) -> Step[GroupRecord]:
-        """End sessions and rebalances whose time has passed. Call it a few times a second.
+        """Remove members whose session has expired, and end rebalances whose timeout has passed. The host calls this a
+        few times a second.
 
-        A group is examined when its next deadline has passed, and after each request of a member.
+        A group is checked when its next deadline has passed, and after each request of a member.
         """
         step, due_ms = NOTHING, self.table.due_ms
         step += self.offsets.tick(now_ms=now_ms)
@@ -295,7 +303,8 @@ class GroupShard:
 def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
     if not has_room_for(beat.group_id):
         return ErrorCode.INVALID_GROUP_ID
-    # As in Kafka, these are faults of the client's code, not of a setting, and so is an empty group id.
+    # As in Kafka, an empty id is INVALID_REQUEST (even an empty group id), because it is a bug of the client, not a
+    # wrong setting.
     named = (beat.group_id, beat.member_id, beat.instance_id, beat.rack_id)
     if any(text is not None and not text.strip() for text in named):
         return ErrorCode.INVALID_REQUEST

@@ -1,8 +1,8 @@
 """The state of one shard: all groups of one partition of `__consumer_offsets`, and their committed offsets.
 
-A group is *classic* or *consumer*, depending on the protocol of its first member. An empty group changes its kind when
-a member of the other protocol joins; a group with members changes it by migration (migration.py). A group that has
-only offsets is a *simple* one: it exists as long as its offsets do.
+A group is *classic* or *consumer*, depending on the protocol of its first member. If a member of the other protocol
+joins, an empty group changes its type, and a group with members is migrated (migration.py). A *simple* group has only
+committed offsets and no members, and exists as long as its offsets.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """All committed and pending offsets of one shard; only `replay*` and `end_transaction` change them."""
+    """All committed and pending offsets of one shard. Only `replay*` and `end_transaction` change them."""
 
     pending: PendingOffsets = field(default_factory=PendingOffsets)
     _groups: dict[GroupId, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     _counts: Counter[TopicName] = field(default_factory=Counter)
-    """How many committed offsets each topic has, of all groups."""
+    """The number of committed offsets of each topic, of all groups."""
 
     def replay(self, record: OffsetCommitRecord) -> None:
         """Apply one record. A record without an offset deletes the committed offset."""
@@ -70,14 +70,14 @@ class CommittedOffsets:
     def replay_pending(
         self, record: OffsetCommitRecord, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> None:
-        """Apply one record of an offset that a transaction commits; the offset is pending until the marker."""
+        """Apply one transactional record. Its offset is pending until the transaction's marker."""
         assert record.committed is not None, f"a transaction deletes an offset of {record.group_id}"
         self.pending.add(
             producer_id, producer_epoch, record.group_id, record.partition, record.committed
         )
 
     def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[GroupId]:
-        """Apply one transaction marker; return the groups that had pending offsets of this producer."""
+        """Apply one transaction marker. Return the groups that had pending offsets of this producer."""
         offsets = self.pending.end(producer_id)
         if is_commit:
             for (group_id, partition), pending in offsets.items():
@@ -89,7 +89,7 @@ class CommittedOffsets:
         return list(dict.fromkeys(group_id for group_id, _ in offsets))
 
     def of(self, group_id: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the offsets of one group; empty if it has none."""
+        """Return the committed offsets of one group."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> Collection[GroupId]:
@@ -97,7 +97,7 @@ class CommittedOffsets:
         return self._groups.keys()
 
     def has_any_of(self, topics: Collection[TopicName]) -> bool:
-        """Return whether an offset of one of these topics is committed, or pending in a transaction.
+        """Return whether there is a committed or pending offset of one of these topics.
 
         The cost does not depend on the number of committed offsets.
         """
@@ -111,7 +111,9 @@ class CommittedOffsets:
     def forget(
         self, group_id: GroupId, partitions: Collection[TopicPartition] | None = None
     ) -> list[OffsetCommitRecord]:
-        """Return records that delete the group's offsets of these partitions, or all its offsets."""
+        """Return tombstones for the group's offsets in these partitions. If `partitions` is None, all committed offsets
+        of the group are meant.
+        """
         chosen = list(self.of(group_id)) if partitions is None else partitions
         return [
             OffsetCommitRecord(group_id=group_id, partition=partition, committed=None)
@@ -128,10 +130,10 @@ class CommittedOffsets:
         empty_since_ms: int | None,
         subscribed: Collection[TopicName],
     ) -> Iterator[TopicPartition]:
-        """Return partitions whose offsets are older than their retention, of topics to which no member subscribes.
+        """Yield the partitions whose committed offsets have expired. Offsets of `subscribed` topics do not expire.
 
-        `empty_since_ms` is the wall-clock time at which a group that had members became empty. The retention of its
-        offsets begins at that time, and not at their commits. If it is None, it begins at their commits.
+        The retention time of an offset begins at its commit or, if that is later, at `empty_since_ms`, the wall-clock
+        time at which the group became empty. `empty_since_ms` is None if the group has members or never had any.
         """
         for partition, committed in self.of(group_id).items():
             if partition.topic in subscribed or self.pending.has_any(group_id, partition):
@@ -147,16 +149,16 @@ class CommittedOffsets:
 
 @dataclass(slots=True, kw_only=True)
 class GroupTable:
-    """The groups and offsets of one shard, and when `tick` has to examine each group again."""
+    """The groups and the offsets of one shard."""
 
     settings: GroupSettings
     groups: dict[GroupId, ClassicGroup | ConsumerGroup] = field(default_factory=dict)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     empty_since_ms: dict[GroupId, int] = field(default_factory=dict)
-    """The time at which each classic group without members became empty, on the wall clock."""
+    """The wall-clock time at which each classic group without members became empty."""
     due_ms: dict[GroupId, int] = field(default_factory=dict)
-    """For each group, the time on the monotonic clock before which `tick` need not examine it, unless a request
-    arrives.
+    """The monotonic time of each group's next deadline. `tick` skips a group until then, unless a request removes its
+    entry.
     """
 
     def listings(self) -> list[GroupListing]:
@@ -185,7 +187,7 @@ class GroupTable:
         return listed
 
     def describe(self, group_id: GroupId) -> GroupDescription:
-        """Describe a group of any kind, for DescribeGroups."""
+        """Describe a group of any type."""
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return describe_classic(group)
@@ -199,7 +201,7 @@ class GroupTable:
         )
 
     def exists(self, group_id: GroupId) -> bool:
-        """Return whether there is a group with this id, or offsets of it."""
+        """Return whether there is a group with this id, or whether this id has committed or pending offsets."""
         has_offsets = bool(self.offsets.of(group_id)) or self.offsets.pending.has_any(group_id)
         return has_offsets or group_id in self.groups
 
@@ -218,7 +220,9 @@ class GroupTable:
         return records
 
     def subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
-        """Return the topics to which members are subscribed; None if the members are not consumers."""
+        """Return the topics to which members of the group are subscribed. Return None if they are unknown, because the
+        members are not consumers (but Connect workers, for example).
+        """
         group = self.groups.get(group_id)
         if group is None or group.is_empty:
             return frozenset()
@@ -254,14 +258,14 @@ class GroupTable:
         group = self.groups.get(record.group_id)
         if not isinstance(group, ConsumerGroup):
             if is_tombstone(record):
-                # The record is a tombstone of a consumer group that was deleted, or became a classic group.
+                # The tombstone belongs to a consumer group that was deleted, or has become a classic group.
                 return
             group = ConsumerGroup(group_id=record.group_id, settings=self.settings.consumer)
             self.groups[record.group_id] = group
         group.state.replay(record)
 
     def loaded(self, *, now_ms: int) -> None:
-        """Finish loading: begin the sessions, and remove groups that were deleted."""
+        """Finish the load: start the sessions of all members, and remove groups that were deleted."""
         for group_id, group in list(self.groups.items()):
             if isinstance(group, ConsumerGroup) and group.state.epoch == 0 and group.is_empty:
                 del self.groups[group_id]
@@ -281,7 +285,9 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step[GroupRecord], wall_ms: int) -> Step[GroupRecord]:
-        """Set the wall-clock time in the records of classic groups, whose handlers know only the monotonic time."""
+        """Return the step with the wall-clock time in the records of classic groups, whose handlers have only the
+        monotonic time.
+        """
         records: list[GroupRecord] = []
         for record in step.records:
             if isinstance(record, ClassicGroupRecord) and record.state is not None:
@@ -300,7 +306,7 @@ class GroupTable:
 
 
 def describe_classic(group: ClassicGroup) -> GroupDescription:
-    """Describe a classic group; metadata and assignments only while it is stable, as Kafka does."""
+    """Describe a classic group. As in Kafka, metadata and assignments are included only if the group is stable."""
     is_stable = group.state is ClassicState.STABLE
     return GroupDescription(
         error=ErrorCode.NONE,
@@ -327,7 +333,7 @@ def describe_classic(group: ClassicGroup) -> GroupDescription:
 
 
 def describe_consumer(group: ConsumerGroup) -> GroupDescription:
-    """Describe a consumer group with each member's present and target assignment."""
+    """Describe a consumer group, with the current and the target assignment of each member."""
     return GroupDescription(
         error=ErrorCode.NONE,
         group_id=group.group_id,

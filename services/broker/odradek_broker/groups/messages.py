@@ -1,7 +1,7 @@
-"""Requests to a group coordinator, from members and administrators; its responses; and the topics that it knows.
+"""Requests of members and administrators to a group coordinator, its responses, and the topic catalog that it uses.
 
-They do not depend on a wire format: the listeners convert Kafka frames and gRPC messages. Times are ms; epochs and
-generations are ints that only rise; an `Assignment` maps a topic id to partition indexes.
+These classes do not depend on a wire format; the request handlers convert Kafka frames and gRPC messages. Times are in
+ms. Epochs and generations are ints that only rise. An `Assignment` maps topic ids to sets of partition indexes.
 """
 
 from __future__ import annotations
@@ -38,21 +38,19 @@ class JoinGroup(Struct, frozen=True, kw_only=True, gc=False):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    # (name, metadata), in the member's order of preference.
+    # Pairs of name and metadata, in the member's order of preference.
     protocols: tuple[tuple[str, bytes], ...]
     client_id: str
     client_host: str
-    new_member_id: MemberId  # the id that a new member gets, which the caller drew
-    requires_known_member: (
-        # From JoinGroup version 4 on, a new member first gets an id, and joins with it (KIP-394).
-        bool
-    )
-    # From JoinGroup version 9 on, for a static leader that returns (KIP-814).
+    new_member_id: MemberId  # the id for a new member, which the caller has drawn at random
+    # True from JoinGroup version 4 on: a new member first gets an id, and then joins with this id (KIP-394).
+    requires_known_member: bool
+    # True from JoinGroup version 9 on: a returning static leader need not compute the assignment again (KIP-814).
     may_skip_assignment: bool
 
 
 class JoinedMember(Struct, frozen=True, kw_only=True, gc=False):
-    """A member of a group, as JoinGroup's response shows it to the group's leader."""
+    """A member of a group, as the response to JoinGroup describes it to the group's leader."""
 
     member_id: MemberId
     instance_id: str | None
@@ -60,7 +58,7 @@ class JoinedMember(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Joined(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to JoinGroup; only the leader gets `members`."""
+    """The response to JoinGroup. `members` is empty except for the leader."""
 
     error: ErrorCode
     generation: int = NO_GENERATION
@@ -73,7 +71,7 @@ class Joined(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SyncGroup(Struct, frozen=True, kw_only=True, gc=False):
-    """A member's request for its assignment. The leader's request has the assignments of all members."""
+    """A member's request for its assignment. The leader's request contains the assignments of all members."""
 
     group_id: GroupId
     generation: int
@@ -94,7 +92,7 @@ class Synced(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
-    """A request by which a member shows that it is alive."""
+    """A request that extends a member's session (classic protocol)."""
 
     group_id: GroupId
     generation: int
@@ -103,24 +101,24 @@ class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LeaveGroup(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to remove members from a group. Static members may be named by their instance id alone."""
+    """A request to remove members from a group. For a static member, the member id may be empty."""
 
     group_id: GroupId
     members: tuple[tuple[MemberId, str | None], ...]
 
 
 class Left(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to LeaveGroup: an error for the request, and one for each member."""
+    """The response to LeaveGroup, with an error code for the request and one for each member."""
 
     error: ErrorCode
     members: tuple[tuple[MemberId, str | None, ErrorCode], ...] = ()
 
 
 class ConsumerHeartbeat(Struct, frozen=True, kw_only=True, gc=False):
-    """A ConsumerGroupHeartbeat request. A field that is None has not changed.
+    """A ConsumerGroupHeartbeat request (KIP-848). None means that a field has not changed since the last heartbeat.
 
     A `member_epoch` of 0 means that the member joins, -1 that it leaves, and -2 that it is a static member that leaves
-    and will return.
+    temporarily.
     """
 
     group_id: GroupId
@@ -135,12 +133,12 @@ class ConsumerHeartbeat(Struct, frozen=True, kw_only=True, gc=False):
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
-    # The member's principal, whose rights decide which topics a pattern may match.
+    # The member's principal. `subscribed_regex` matches only topics that this principal may describe.
     principal: str = ""
 
 
 class ConsumerHeartbeatAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to ConsumerHeartbeat. An `assignment` of None means that it has not changed."""
+    """The response to ConsumerHeartbeat. If `assignment` is None, the assignment has not changed."""
 
     error: ErrorCode
     error_message: str | None = None
@@ -156,17 +154,17 @@ class CommittedOffset(Struct, frozen=True, kw_only=True, gc=False):
     offset: Offset
     leader_epoch: LeaderEpoch = LeaderEpoch(-1)
     metadata: str = ""
-    # In a request, the topic that was read, if the client named it; the coordinator refuses the offset if another topic
-    # has the name. In state, the coordinator sets it; offsets that an older release wrote have NO_TOPIC_ID.
+    # In a request, the id of the topic that the client read, or NO_TOPIC_ID; the offset is refused if the topic now has
+    # another id. In the coordinator's state, the id is NO_TOPIC_ID only for offsets that an older release wrote.
     topic_id: TopicId = NO_TOPIC_ID
     commit_timestamp_ms: int = -1
-    # Set only by the retention_time_ms of old clients; -1: the broker's retention applies.
+    # Wall-clock time from the retention_time_ms of old clients; -1: offsets.retention.minutes applies.
     expire_timestamp_ms: int = -1
 
 
 class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to commit offsets (OffsetCommit). A consumer that is not a member of the group sends a
-    `generation_or_epoch` of -1.
+    """A request to commit offsets (OffsetCommit). `generation_or_epoch` is -1 if the consumer is not a member of the
+    group.
     """
 
     group_id: GroupId
@@ -177,7 +175,7 @@ class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to commit offsets in a transaction (TxnOffsetCommit). They take effect when the transaction commits."""
+    """A request to commit offsets in a transaction (TxnOffsetCommit). They are pending until it commits."""
 
     commit: CommitOffsets
     producer_id: ProducerId
@@ -185,20 +183,21 @@ class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NeedsRegistration(Struct, frozen=True, gc=False):
-    """The response to CommitInTransaction if the transaction's coordinator does not know yet that the transaction
-    writes to this partition.
+    """The response to CommitInTransaction if the partition of `__consumer_offsets` may not be part of the transaction
+    yet.
 
-    The caller registers the offsets partition with the transaction's coordinator, and repeats the request with
-    `Registered`.
+    The caller lets the transaction coordinator add the partition to the transaction, and repeats the request with
+    `Registered(guard)`.
     """
 
     guard: int
 
 
 class Registered(Struct, frozen=True, gc=False):
-    """The confirmation of the transaction's coordinator, for the guard of `NeedsRegistration`.
+    """The transaction coordinator has added the partition to the transaction. `guard` is that of `NeedsRegistration`.
 
-    `last_outcome` is how the producer's previous transaction ended: (epoch of its data, whether it was committed).
+    `last_outcome` is the outcome of the producer's previous transaction: the epoch of its records, and whether it was
+    committed. None: the outcome is unknown.
     """
 
     guard: int
@@ -206,8 +205,9 @@ class Registered(Struct, frozen=True, gc=False):
 
 
 class EndInTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to end a transaction in the offsets partition by a marker. `is_bumped`: the marker's epoch is
-    higher than that of the transaction's records.
+    """A request to end a transaction in a partition of `__consumer_offsets` by a marker.
+
+    `is_bumped` means that the marker's epoch is higher than the epoch of the transaction's records.
     """
 
     producer_id: ProducerId
@@ -220,7 +220,7 @@ class EndInTransaction(Struct, frozen=True, kw_only=True, gc=False):
 class EndHanging(Struct, frozen=True, kw_only=True, gc=False):
     """A request to end a transaction that no transaction coordinator will end.
 
-    `guard` is the producer's guard (pending_offsets.py) from before the coordinators were asked.
+    `guard` is the producer's guard (pending_offsets.py), which was read before the coordinators were asked.
     """
 
     producer_id: ProducerId
@@ -230,7 +230,9 @@ class EndHanging(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OrphanEnded(Struct, frozen=True, gc=False):
-    """An order to log that a transaction was open in this partition although a later one of its producer had begun."""
+    """An order to log that the marker of a transaction was lost: the transaction was still open in this partition when
+    the producer's next transaction began.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -238,7 +240,9 @@ class OrphanEnded(Struct, frozen=True, gc=False):
 
 
 class OffsetsAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to a commit or a deletion of offsets: an error for each partition, or one for all."""
+    """The response to a commit or a deletion of offsets, with an error code for the whole request or for each
+    partition.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
@@ -253,13 +257,16 @@ class FetchOffsets(Struct, frozen=True, kw_only=True, gc=False):
     partitions: Sequence[TopicPartition] | None
     member_id: MemberId | None = None
     member_epoch: int = -1
-    requires_stable: bool = False  # wait while a transaction may change the offset (KIP-447)
+    requires_stable: bool = (
+        False  # whether to wait while an open transaction may change an offset (KIP-447)
+    )
 
 
 class FetchedOffsets(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to FetchOffsets; None for a requested partition that has no committed offset.
+    """The response to FetchOffsets. The value in `offsets` is None for a partition without a committed offset.
 
-    `unstable` are partitions whose offset an open transaction may still change: UNSTABLE_OFFSET_COMMIT.
+    `unstable` contains the partitions whose offset an open transaction may still change. Clients get
+    UNSTABLE_OFFSET_COMMIT for these partitions.
     """
 
     error: ErrorCode
@@ -268,7 +275,7 @@ class FetchedOffsets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupListing(Struct, frozen=True, kw_only=True, gc=False):
-    """A group as ListGroups shows it."""
+    """A group in the response to ListGroups."""
 
     group_id: GroupId
     protocol_type: str
@@ -277,8 +284,11 @@ class GroupListing(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MemberDescription(Struct, frozen=True, kw_only=True, gc=False):
-    """A member as DescribeGroups shows it. Members of classic groups have `metadata` and `assignment_bytes`;
-    `is_classic` marks a member of a consumer group that speaks the classic protocol."""
+    """A member in the response to DescribeGroups or ConsumerGroupDescribe.
+
+    Only members of classic groups have `metadata` and `assignment_bytes`. `is_classic` is True for a member of a
+    consumer group that uses the classic protocol.
+    """
 
     member_id: MemberId
     instance_id: str | None
@@ -296,7 +306,9 @@ class MemberDescription(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupDescription(Struct, frozen=True, kw_only=True, gc=False):
-    """A group as DescribeGroups shows it. An unknown group has the state Dead, and an error."""
+    """A group in the response to DescribeGroups or ConsumerGroupDescribe. An unknown group has the state Dead, and an
+    error code.
+    """
 
     error: ErrorCode
     group_id: GroupId
@@ -310,28 +322,28 @@ class GroupDescription(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class InvalidPattern(ValueError):
-    """The regular expression of a subscription cannot be compiled."""
+    """The regular expression of a subscription is not valid RE2, or is too long."""
 
 
 def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> frozenset[TopicName]:
-    """Return all names, for a broker without an authorizer."""
+    """Return all names. This is used on a broker without an authorizer."""
     return names
 
 
 class TopicCatalog(Struct, frozen=True, kw_only=True, gc=False):
-    """The topics of the cluster, as a coordinator uses them.
+    """The topics of the cluster, for the group coordinator.
 
-    `version` rises whenever `topics` or the rights to see them change. `matching` returns the names that a pattern
-    (RE2 syntax) matches, in time linear in their length, and raises InvalidPattern. `visible` returns those of
-    the names that a principal (User:alice) at an address may describe.
+    `version` rises whenever the topics or the ACLs change. `matching` returns the topic names that a pattern (RE2
+    syntax) matches, and raises InvalidPattern. `visible` returns the names that a principal (such as User:alice) may
+    describe from an IP address.
     """
 
     version: int
-    topics: Mapping[TopicName, tuple[TopicId, int]]  # id, partition count
+    topics: Mapping[TopicName, tuple[TopicId, int]]  # the id and the number of partitions
     matching: Callable[[str], frozenset[TopicName]]
     visible: Callable[[str, str, frozenset[TopicName]], frozenset[TopicName]] = all_are_visible
 
     def id_of(self, partition: TopicPartition) -> TopicId | None:
-        """Return the id of the partition's topic; None if the partition does not exist."""
+        """Return the id of the partition's topic, or None if the partition does not exist."""
         topic_id, count = self.topics.get(partition.topic, (None, 0))
         return topic_id if 0 <= partition.partition < count else None

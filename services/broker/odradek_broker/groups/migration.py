@@ -1,22 +1,23 @@
-"""The change of a group's protocol while it has members (KIP-848, "online migration").
+"""The change of a group's protocol while the group has members (KIP-848, "online migration").
 
-    classic  --a member of the consumer protocol joins, and the classic ones are consumers---> consumer
-    consumer --the last member of the consumer protocol leaves, and classic ones are present--> classic
+    classic  --a member of the consumer protocol joins, and all classic members are consumers------> consumer
+    consumer --the last member of the consumer protocol leaves, and members of the classic remain--> classic
 
-Each migration is one decision and one batch of records: the tombstones of the old kind of group and the state of the
-new kind. A coordinator that loads the log therefore sees the group either before or after its migration.
+Each migration writes one batch of records: the tombstones of the old group and the state of the new group. A
+coordinator that loads the log therefore reads the group either before or after its migration.
 
-*Upgrade.* The members keep their ids. The generation becomes the epoch, so their heartbeats and commits remain valid. A
-member may own the partitions that its last sync assigned to it and those that it reported when it joined, because a
-cooperative member owns either during a rebalance. A partition that two members claim goes to the one that it was
-assigned to, otherwise to the one that reported it in the later generation: the other claim is from before the partition
-was revoked. The joining member raises the epoch, and all members reconcile to new targets; no member gets a partition
-that another one may still own. Members whose join waits enter the new group at once; members whose sync waits have to
-join again.
+*Upgrade.* The members keep their ids. The generation becomes the group epoch and the member epochs, so that heartbeats
+and commits of the members remain valid. A member may own the partitions that its last SyncGroup assigned to it, and
+those that it reported as owned in its last JoinGroup, because a member with cooperative rebalancing owns the one or the
+other set during a rebalance. If two members claim a partition, its owner is the member to which the partition was
+assigned. If it was assigned to neither, its owner is the member that reported it in the later generation, because the
+earlier report is outdated. The member that joins raises the group epoch, and all members are reconciled to new targets.
+No member gets a partition that another member may still own. Waiting JoinGroup requests are handled by the new group at
+once, and waiting SyncGroup requests are refused, so that their members join again.
 
-*Downgrade.* All members join again, as after any change of a classic group. Until then each one owns the partitions
-that it had, and may commit their offsets. The state is written without a leader: a coordinator that loads it knows that
-no leader has assigned this generation.
+*Downgrade.* All members have to join again, as in any rebalance of a classic group. Until then, each member owns its
+partitions and may commit their offsets. The state is written without a leader, by which a coordinator that loads the
+log recognizes that this generation has no assignment.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def upgraded(
 ) -> tuple[ConsumerGroup, list[GroupRecord]] | None:
     """Return a consumer group with the same members, and the records of the migration.
 
-    None if the policy or the size forbids it, or if the members are not consumers. The caller responds to
-    the joins and syncs that wait in `classic`.
+    Return None if the migration policy or the size limit forbids the migration, or if the members are not consumers.
+    The caller has to respond to the requests that wait in `classic`.
     """
     if not settings.migration_policy.upgrades or classic.protocol_type != PROTOCOL_TYPE:
         return None
@@ -122,7 +123,9 @@ def _without_double_claims(
     subscriptions: Mapping[MemberId, Subscription],
     catalog: TopicCatalog,
 ) -> dict[MemberId, Assignment]:
-    """Return what each member may own, so that each partition has one owner (the module docstring has the rule)."""
+    """Return the partitions that each member may own, so that each partition has one owner. The module's docstring has
+    the rule.
+    """
     owned: dict[MemberId, Assignment] = {member_id: {} for member_id in assigned}
     taken: Assignment = {}
 
@@ -140,8 +143,8 @@ def _without_double_claims(
 
 
 def may_downgrade(group: ConsumerGroup, *, members_max: int, without: MemberId | None) -> bool:
-    """Return whether the group may become a classic one, because all its members except `without` use the classic
-    protocol.
+    """Return whether the group may become a classic group: the policy allows this, and all members except `without` use
+    the classic protocol.
     """
     members = [m for member_id, m in group.state.members.items() if member_id != without]
     return (
@@ -154,14 +157,14 @@ def may_downgrade(group: ConsumerGroup, *, members_max: int, without: MemberId |
 def downgraded(
     group: ConsumerGroup, *, initial_rebalance_delay_ms: int, members_max: int, now_ms: int
 ) -> tuple[ClassicGroup, list[GroupRecord]]:
-    """Return a classic group with the same members, which has to rebalance, and the records of the migration."""
+    """Return a classic group with the same members, and the records of the migration. The group has to rebalance."""
     protocols = {m: _classic_protocols(member) for m, member in group.state.members.items()}
     shared = set.intersection(*({name for name, _ in c.protocols} for c in protocols.values()))
     first = next(iter(protocols.values()))
     protocol = next((name for name, _ in first.protocols if name in shared), "")
     state = ClassicGroupState(
         protocol_type=PROTOCOL_TYPE,
-        # No present or former member has ever received a higher epoch.
+        # No current or former member has received a higher epoch, so none is confused with a later generation.
         generation=group.state.epoch,
         protocol=protocol,
         leader=None,

@@ -1,8 +1,9 @@
-"""The handlers of all offsets of one partition of `__consumer_offsets`: commits, transactions, reads, and deletions.
+"""The request handlers for all offsets of one partition of `__consumer_offsets`: commits, transactions, reads, and
+deletions.
 
-A commit replaces the offset of a group in a partition. A commit in a transaction stays pending until the transaction's
-marker (pending_offsets.py). A stable read waits for that marker, so that a consumer never starts at an offset that its
-predecessor's transaction is about to change.
+A commit replaces the committed offset of a group in a partition. An offset that is committed in a transaction is
+pending until the transaction's marker (pending_offsets.py). A stable read waits for the marker, so that a consumer does
+not start at an offset that an open transaction of the previous consumer is about to change.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 _HELD_MAX: Final = 10_000
 NO_COORDINATOR_EPOCH: Final = -1
-"""The coordinator epoch of a marker that was not decided by a transaction coordinator."""
+"""The coordinator epoch in a marker that no transaction coordinator has sent."""
 
 
 class _StableFetch(NamedTuple):
@@ -67,7 +68,7 @@ class _StableFetch(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class OffsetShard:
-    """The handlers of the offsets of one shard, whose state is `table`."""
+    """The handlers for the offsets of one shard. `table` is the state of the shard."""
 
     settings: GroupSettings
     table: GroupTable
@@ -85,7 +86,7 @@ class OffsetShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """Handle OffsetCommit: write the offsets of all partitions of the request that exist, in one batch."""
+        """Handle OffsetCommit. The offsets of all partitions that exist are written in one batch."""
         error = self._check_commit(commit, now_ms)
         if error is not ErrorCode.NONE:
             return respond(request_id, OffsetsAnswer(error=error))
@@ -99,7 +100,7 @@ class OffsetShard:
     def _offset_records(
         self, commit: CommitOffsets, catalog: TopicCatalog, wall_ms: int
     ) -> tuple[list[OffsetCommitRecord], dict[TopicPartition, ErrorCode]]:
-        """Return the records of the partitions that exist, and the error of each partition."""
+        """Return the records to write for a commit, and an error code for each of its partitions."""
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[OffsetCommitRecord] = []
         for partition, committed in commit.offsets.items():
@@ -132,10 +133,10 @@ class OffsetShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """Handle TxnOffsetCommit: write offsets that stay pending until the marker of the producer's transaction.
+        """Handle TxnOffsetCommit. The offsets are written, and are pending until the marker of the transaction.
 
-        The response is NeedsRegistration until the transaction's coordinator knows that the transaction writes to this
-        partition.
+        The response is NeedsRegistration if this partition of `__consumer_offsets` has not been added to the
+        transaction yet.
         """
         commit, producer_id, epoch = request.commit, request.producer_id, request.producer_epoch
         error = self._check_commit_in_transaction(request, now_ms)
@@ -166,7 +167,7 @@ class OffsetShard:
         orphan_epoch: ProducerEpoch,
         registered: Registered,
     ) -> Step[GroupRecord]:
-        """End a transaction whose marker was lost, before records of its producer's next transaction are written."""
+        """End a transaction whose marker was lost, before records of the producer's next transaction are written."""
         is_commit = registered.last_outcome == (orphan_epoch, True)
         self.table.offsets.end_transaction(producer_id, is_commit=is_commit)
         return Step(
@@ -176,8 +177,8 @@ class OffsetShard:
 
     @judges
     def _check_commit_in_transaction(self, request: CommitInTransaction, now_ms: int) -> ErrorCode:
-        """Refuse consumers that lost their partitions (KIP-447). Old clients send no generation, and are not
-        refused.
+        """Return an error for a consumer that is no longer a member of the current generation, so its partitions may be
+        assigned to another member (KIP-447). Requests of old clients, which have no generation, are accepted.
         """
         commit = request.commit
         if not commit.group_id or not has_room_for(commit.group_id):
@@ -196,16 +197,16 @@ class OffsetShard:
             error = group.check_commit(
                 commit.member_id, commit.instance_id, commit.generation_or_epoch, now_ms=now_ms
             )
-            # The offsets belong to the generation that ends; the next one has no assignment yet.
+            # The offsets belong to the old generation, and are valid until the next one has an assignment.
             return ErrorCode.NONE if error is ErrorCode.REBALANCE_IN_PROGRESS else error
         return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
 
     def handle_end_in_transaction(
         self, request_id: RequestId, end: EndInTransaction, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle WriteTxnMarkers for this partition: commit or drop the offsets of the transaction.
+        """Write the marker of a transaction, which commits or discards its pending offsets.
 
-        The marker and the change of the state are one append. The response is an ErrorCode.
+        The response is an ErrorCode. INVALID_PRODUCER_EPOCH: the open transaction is a later one.
         """
         if self._refuse_end(end):
             return respond(request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -217,8 +218,10 @@ class OffsetShard:
     def handle_end_hanging(
         self, request_id: RequestId, end: EndHanging, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """End a hanging transaction by a marker of this broker. The response is an ErrorCode: INVALID_TXN_STATE if
-        the producer has written or ended a transaction here since the guard was taken.
+        """End a hanging transaction by a marker of this broker.
+
+        The response is an ErrorCode. INVALID_TXN_STATE: the producer has written offsets or ended a transaction in this
+        partition since the caller read the guard.
         """
         if not self.table.offsets.pending.is_registered(end.producer_id, end.guard):
             return respond(request_id, ErrorCode.INVALID_TXN_STATE)
@@ -230,7 +233,7 @@ class OffsetShard:
     def _end(
         self, request_id: RequestId, marker: TransactionMarker, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Write the marker, apply it, and respond to the stable fetches that waited for it."""
+        """Write and apply a transaction marker, and respond to the stable fetches that waited for the marker."""
         groups = self.table.offsets.end_transaction(marker.producer_id, is_commit=marker.is_commit)
         step: Step[GroupRecord] = Step(writes=(marker,)) + respond(request_id, ErrorCode.NONE)
         for group_id in groups:
@@ -240,9 +243,9 @@ class OffsetShard:
 
     @judges
     def _refuse_end(self, end: EndInTransaction) -> bool:
-        """Return whether the marker belongs to an earlier transaction than the open one, and has to be refused.
+        """Return whether a marker must be refused, because it belongs to an earlier transaction than the open one.
 
-        If no transaction is open, the marker is a harmless repetition.
+        If no transaction is open, the marker is a repetition, which does no harm.
         """
         transaction = self.table.offsets.pending.transaction_of(end.producer_id)
         if transaction is None:
@@ -256,7 +259,7 @@ class OffsetShard:
         if not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
-            # An empty group id is valid for consumers that assign their partitions themselves, as in Kafka.
+            # As in Kafka, the group id may be empty for consumers that assign partitions to themselves.
             is_alone = commit.generation_or_epoch < 0
             return ErrorCode.NONE if is_alone else ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):
@@ -268,8 +271,8 @@ class OffsetShard:
     def handle_fetch_offsets(
         self, request_id: RequestId, fetch: FetchOffsets, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle OffsetFetch for one group. A stable fetch waits some time for transactions that may change its
-        offsets.
+        """Handle OffsetFetch for one group. A stable fetch waits until no open transaction may change its offsets, up
+        to `stable_fetch_wait_max_ms`.
         """
         fetched = self._fetched(fetch)
         if not fetched.unstable:
@@ -299,7 +302,7 @@ class OffsetShard:
         return FetchedOffsets(error=ErrorCode.NONE, offsets=offsets, unstable=frozenset(unstable))
 
     def _fetch_stable(self, held: HeldRequest[_StableFetch], *, now_ms: int) -> Step[GroupRecord]:
-        """Respond to a stable fetch if its offsets are stable now, or its time has passed."""
+        """Respond to a stable fetch if its offsets are stable or its deadline has passed; otherwise let it wait on."""
         fetch, deadline_ms = held.request.fetch, held.request.deadline_ms
         fetched = self._fetched(fetch)
         if fetched.unstable and now_ms < deadline_ms:
@@ -314,9 +317,7 @@ class OffsetShard:
         group_id: GroupId,
         partitions: Sequence[TopicPartition],
     ) -> Step[GroupRecord]:
-        """Handle OffsetDelete (KIP-496). Offsets of topics that a member subscribes to, or may subscribe to, are
-        kept.
-        """
+        """Handle OffsetDelete (KIP-496). Offsets of topics to which a member may be subscribed are not deleted."""
         pending = self.table.offsets.pending
         if not self.table.exists(group_id):
             return respond(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
@@ -329,7 +330,7 @@ class OffsetShard:
             return respond(request_id, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
         results = {
             p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            # A transaction whose offsets were deleted would commit without them.
+            # Pending offsets are not deleted either, because their transaction would then commit without them.
             if subscribed is None or p.topic in subscribed or pending.has_any(group_id, p)
             else ErrorCode.NONE
             for p in partitions
@@ -343,11 +344,12 @@ class OffsetShard:
     def forget_deleted_topics(
         self, catalog: TopicCatalog, deleted: Collection[TopicName] | None = None
     ) -> Step[GroupRecord]:
-        """Delete the offsets of partitions that no longer exist, even if a new topic has the same name.
+        """Delete the offsets of partitions that no longer exist. A new topic with the same name does not keep them.
 
-        `catalog` must be at least as new as those that the commits in the log were checked against. `deleted` are the
-        topics that were deleted since the last call; None: they are unknown. Only offsets of these topics are looked
-        for, because a shard may have hundreds of thousands, and topics may be deleted in quick succession.
+        `catalog` must be at least as new as the catalogs with which the commits were checked. `deleted` are the topics
+        that were deleted since the last call, or None if they are unknown. If none of them has offsets, nothing is
+        scanned, because a shard may have hundreds of thousands of offsets and topics may be deleted in quick
+        succession.
         """
         records: list[GroupRecord] = []
         offsets = self.table.offsets
@@ -364,7 +366,7 @@ class OffsetShard:
         return Step(tuple(records))
 
     def _offsets_of(self, group_id: GroupId) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Return all offsets of a group, committed and pending. A partition may occur several times."""
+        """Yield all committed and pending offsets of a group. A partition may occur several times."""
         offsets = self.table.offsets
         yield from offsets.of(group_id).items()
         for partition in offsets.pending.partitions_of(group_id):
@@ -380,8 +382,8 @@ class OffsetShard:
         return records
 
     def expire_offsets(self, *, wall_ms: int) -> Step[GroupRecord]:
-        """Delete offsets that are older than their retention, and empty groups without offsets. Call it every few
-        minutes.
+        """Delete committed offsets that have expired, and groups without members and offsets. The host calls this every
+        few minutes.
         """
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):
@@ -410,7 +412,7 @@ class OffsetShard:
         return Step(tuple(records))
 
     def tick(self, *, now_ms: int) -> Step[GroupRecord]:
-        """Respond to stable fetches that have waited long enough."""
+        """Respond to stable fetches whose deadline has passed."""
         step: Step[GroupRecord] = NOTHING
         for held in self.stable_fetches.take_expired(now_ms):
             step += self._fetch_stable(held, now_ms=now_ms)
@@ -418,7 +420,7 @@ class OffsetShard:
 
 
 def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
-    """Return whether the subscriptions of all members are known, because no rebalance of the group is in progress."""
+    """Return whether the subscriptions of all members are known, because the group does not rebalance."""
     if not isinstance(group, ClassicGroup):
         return True
     return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

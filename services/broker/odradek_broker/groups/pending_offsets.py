@@ -1,19 +1,22 @@
-"""Offsets that belong to open transactions, and count for their group when the transaction commits (KIP-447).
+"""Pending offsets: offsets that a producer has written in an open transaction (KIP-447).
 
-A producer's transaction is open in this partition from its first transactional record to its marker. Its offsets are
-*pending* until then. A commit marker makes them the committed offsets, and an abort marker drops them.
+A producer's transaction is open in a partition of `__consumer_offsets` from its first record to its marker, and its
+offsets are *pending* for that time. A commit marker turns them into committed offsets, and an abort marker discards
+them.
 
-Compaction keeps the latest record of a key, whatever marker came last. So a pending offset counts only while no later
-record for the same group and partition has been committed: a plain commit, a deletion, or the offset of another
-transaction whose record is later. Such a pending offset is dropped at once; the end of its transaction changes nothing.
+Compaction keeps the latest record of a key, independent of the order of the markers. Therefore a pending offset is
+superseded, and discarded at once, when a later record for the same group and partition takes effect: a commit without a
+transaction, a deletion, or a record of another transaction that commits.
 
-A registration with the transaction's coordinator precedes the first record. The host of the shard asks for it between
-two requests to the shard, so a number, the guard, identifies it. The end of the producer's transaction voids the guard:
-a registration that was confirmed for a transaction that has ended meanwhile must not admit its offsets (KIP-890).
-Shards of one process never share a number, so a guard of a shard that was loaded again is not valid in its successor.
+Before the first record of a transaction is written, the transaction coordinator must have added the partition to the
+transaction (a registration). The registration happens between two requests to the shard, and is identified by a number,
+its *guard*. The guard becomes invalid when a transaction of the producer ends. Otherwise a registration for a
+transaction that has ended in the meantime could admit offsets after its marker (KIP-890). All shards of a process draw
+guards from one sequence, so a guard of a closed shard is not valid in the shard that replaces it.
 
-Who asks the coordinators about a hanging transaction takes the guard first: if it is still valid afterwards, the
-producer has neither written nor ended anything here since.
+The guard is also used to end a hanging transaction. The caller reads the guard before it asks the coordinators about
+the transaction. If the guard is still valid after that, the producer has neither written nor ended anything in this
+partition in the meantime.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ REGISTRATIONS_MAX: Final = 10_000
 
 
 class PendingOffset(Struct, frozen=True, gc=False):
-    """An offset of an open transaction; `order` rises with the records of the log."""
+    """An offset of an open transaction. `order` is higher for later records of the log."""
 
     committed: CommittedOffset
     order: int
@@ -45,7 +48,7 @@ class OpenTransaction(Struct, gc=False):
 
 
 class PendingOffsets(Struct, gc=False):
-    """The open transactions of one shard, with their offsets. `numbers` yields each guard only once."""
+    """The open transactions of one shard, with their offsets. `numbers` yields the guards."""
 
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _transactions: dict[ProducerId, OpenTransaction] = field(default_factory=dict)
@@ -57,7 +60,7 @@ class PendingOffsets(Struct, gc=False):
         return self._transactions.get(producer_id)
 
     def has_any(self, group_id: GroupId, partition: TopicPartition | None = None) -> bool:
-        """Return whether the group has a pending offset in this partition, or in any partition if it is None."""
+        """Return whether the group has a pending offset in a partition, or in any partition if `partition` is None."""
         partitions = self._producers.get(group_id, {})
         return bool(partitions) if partition is None else partition in partitions
 
@@ -70,24 +73,22 @@ class PendingOffsets(Struct, gc=False):
         return list(self._producers.get(group_id, ()))
 
     def of(self, group_id: GroupId, partition: TopicPartition) -> Iterator[CommittedOffset]:
-        """Return the group's pending offsets in this partition, one for each open transaction that has one."""
+        """Yield the group's pending offsets in a partition. Several open transactions may each have one."""
         for producer_id in self._producers.get(group_id, {}).get(partition, ()):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 
     def guard(self, producer_id: ProducerId) -> int:
-        """Return the guard of the producer's registration that is in progress. If there is none, begin one with a new
-        guard.
-        """
+        """Return the producer's guard. If there is none, create one."""
         guard = self._guards.get(producer_id)
         if guard is None:
             if len(self._guards) >= REGISTRATIONS_MAX:
-                # The oldest registration is dropped; its caller has to register again.
+                # The oldest guard is discarded, and its producer's partition has to be registered again.
                 del self._guards[next(iter(self._guards))]
             guard = self._guards[producer_id] = next(self.numbers)
         return guard
 
     def is_registered(self, producer_id: ProducerId, guard: int | None) -> bool:
-        """Return whether the registration with this guard is still valid."""
+        """Return whether `guard` is still the producer's guard."""
         return guard is not None and self._guards.get(producer_id) == guard
 
     def add(
@@ -98,10 +99,10 @@ class PendingOffsets(Struct, gc=False):
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> None:
-        """Add to the producer's open transaction the offset that one of its transactional records commits."""
+        """Add the offset of a transactional record to the producer's open transaction, which may begin with it."""
         transaction = self._transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:
-            # Without a marker between them, the batches of two epochs are one transaction to readers of the log.
+            # Without a marker in between, batches with two epochs are one transaction for consumers of the log.
             offsets = {} if transaction is None else transaction.offsets
             transaction = self._transactions[producer_id] = OpenTransaction(epoch, offsets)
         self._last_order += 1
@@ -113,8 +114,8 @@ class PendingOffsets(Struct, gc=False):
     def supersede(
         self, group_id: GroupId, partition: TopicPartition, *, before_order: int | None = None
     ) -> None:
-        """Drop the group's pending offsets of a partition whose records come before the committed record with the
-        number `before_order`. None stands for the end of the log.
+        """Discard the group's pending offsets in a partition whose `order` is below `before_order`. If that is None,
+        discard all of them.
         """
         for producer_id in list(self._producers.get(group_id, {}).get(partition, ())):
             pending = self._transactions[producer_id].offsets[group_id, partition]
@@ -131,7 +132,9 @@ class PendingOffsets(Struct, gc=False):
             del self._producers[group_id]
 
     def end(self, producer_id: ProducerId) -> dict[tuple[GroupId, TopicPartition], PendingOffset]:
-        """Remove the transaction of a producer, make its guard invalid, and return its offsets."""
+        """Remove the open transaction of a producer and return its pending offsets. The producer's guard becomes
+        invalid.
+        """
         self._guards.pop(producer_id, None)
         transaction = self._transactions.get(producer_id)
         if transaction is None:

@@ -1,7 +1,8 @@
-"""How a member of a consumer group moves from what it owns to its target (KIP-848), and operations on assignments.
+"""Reconciliation: how a member of a consumer group moves from its current to its target assignment (KIP-848). Also
+operations on assignments.
 
-A member in UNREVOKED keeps its old epoch until it no longer owns the partitions that it has to revoke. A member in
-UNRELEASED has the new epoch, and all partitions of its target that no other member still owns.
+A member in the state UNREVOKED keeps its old epoch until it no longer owns the partitions that it has to revoke. A
+member in the state UNRELEASED has the new epoch and owns the partitions of its target that no other member owns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ IsFree = Callable[[TopicId, PartitionIndex], bool]
 
 
 class MemberState(IntEnum):
-    """The state of a member. The numbers are Kafka's; they are in the records."""
+    """The state of a member. The numbers are those of Kafka's records."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -36,10 +37,10 @@ def reconciled(
     owned: Assignment | None,
     is_free: IsFree,
 ) -> CurrentAssignment:
-    """Return the member's next state.
+    """Return the next current assignment of a member.
 
-    `owned` is what the member reports that it owns; None if it did not report. `is_free` returns whether no
-    other member owns a partition or still has to revoke it.
+    `owned` are the partitions that the member reports as owned, or None if it did not report any. `is_free` returns
+    whether no other member owns the given partition or still has to revoke it.
     """
     if current.state == MemberState.UNREVOKED:
         if owned is None or intersects(owned, current.pending_revocation):
@@ -54,7 +55,7 @@ def reconciled(
     to_revoke = minus(current.assigned, target)
     kept = minus(current.assigned, to_revoke)
     if to_revoke and owned is not None and not intersects(owned, to_revoke):
-        # The member never took these partitions over, or has already revoked them.
+        # The member has never owned these partitions, or has already revoked them.
         to_revoke = NOTHING_OWNED
     if to_revoke:
         return replace(
@@ -71,13 +72,13 @@ def reconciled(
 
 
 def free_of(wanted: Assignment, is_free: IsFree) -> Assignment:
-    """Return the wanted partitions that are free."""
+    """Return the partitions in `wanted` for which `is_free` is true."""
     free = {t: frozenset(i for i in indexes if is_free(t, i)) for t, indexes in wanted.items()}
     return {t: indexes for t, indexes in free.items() if indexes}
 
 
 def pairs(current: CurrentAssignment) -> Iterator[tuple[TopicId, PartitionIndex]]:
-    """Yield each partition that the member owns or still has to revoke."""
+    """Yield each partition that the member owns, including those that it still has to revoke."""
     for part in (current.assigned, current.pending_revocation):
         for topic, indexes in part.items():
             for index in indexes:
@@ -85,13 +86,13 @@ def pairs(current: CurrentAssignment) -> Iterator[tuple[TopicId, PartitionIndex]
 
 
 def minus(left: Assignment, right: Assignment) -> Assignment:
-    """Return the partitions that are in `left` and not in `right`."""
+    """Return the partitions in `left` that are not in `right`."""
     rest = {t: indexes - right.get(t, frozenset()) for t, indexes in left.items()}
     return {t: indexes for t, indexes in rest.items() if indexes}
 
 
 def plus(left: Assignment, right: Assignment) -> Assignment:
-    """Return the partitions that are in at least one of the assignments."""
+    """Return the union of two assignments."""
     union: dict[TopicId, frozenset[PartitionIndex]] = dict(left)
     for topic, indexes in right.items():
         union[topic] = union.get(topic, frozenset()) | indexes
@@ -104,5 +105,5 @@ def intersects(left: Assignment, right: Assignment) -> bool:
 
 
 def contains(whole: Assignment, part: Mapping[TopicId, frozenset[PartitionIndex]]) -> bool:
-    """Return whether all of `part` is in `whole`."""
+    """Return whether all partitions in `part` are in `whole`."""
     return all(indexes <= whole.get(topic, frozenset()) for topic, indexes in part.items())

@@ -1,6 +1,6 @@
-"""The records of `__consumer_offsets`, as values; formats/record_codec.py encodes them.
+"""The records of `__consumer_offsets`, as value objects. formats/record_codec.py encodes and decodes them.
 
-A record whose last field is None is a deletion (a tombstone in the compacted topic).
+If the last field of a record is None, the record is a tombstone, which deletes the earlier record with the same key.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, Top
 
 NAME_BYTES_MAX: Final = 32_767
 MEMBER_BYTES_MAX: Final = 1 << 20
-"""The most bytes of names and metadata that a member may send about itself."""
+"""The size limit of the names and metadata of one member."""
 GROUP_BYTES_MAX: Final = 16 << 20
-"""The most bytes of the members of a classic group, because one record holds them all."""
+"""The size limit of all members of a classic group, because one record contains all of them."""
 
 
 class OffsetCommitRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """A committed offset of a group; a record whose offset is None deletes it."""
+    """A committed offset of a group. If `committed` is None, the record deletes the committed offset."""
 
     group_id: GroupId
     partition: TopicPartition
@@ -29,7 +29,7 @@ class OffsetCommitRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ClassicMember(Struct, frozen=True, kw_only=True, gc=False):
-    """A member of a classic group, as the group's record contains it."""
+    """A member of a classic group, as part of the group's record."""
 
     member_id: MemberId
     instance_id: str | None
@@ -42,7 +42,7 @@ class ClassicMember(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ClassicGroupState(Struct, frozen=True, kw_only=True, gc=False):
-    """A generation of a classic group."""
+    """The state of a classic group in one generation."""
 
     protocol_type: str
     generation: int
@@ -53,21 +53,21 @@ class ClassicGroupState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ClassicGroupRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """The state of a classic group (Kafka's GroupMetadata); None deletes the group."""
+    """The state of a classic group (Kafka's GroupMetadata). If `state` is None, the record deletes the group."""
 
     group_id: GroupId
     state: ClassicGroupState | None
 
 
 class GroupEpochRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """The group epoch (Kafka's ConsumerGroupMetadata, KIP-848); None deletes the record."""
+    """The group epoch (Kafka's ConsumerGroupMetadata, KIP-848). If `epoch` is None, the record is a tombstone."""
 
     group_id: GroupId
     epoch: int | None
 
 
 class TopicSnapshot(Struct, frozen=True, kw_only=True, gc=False):
-    """A subscribed topic with the partition count that the last target assignment was computed from."""
+    """A subscribed topic, with the number of partitions from which the last target assignment was computed."""
 
     topic_id: TopicId
     topic: TopicName
@@ -75,22 +75,22 @@ class TopicSnapshot(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupTopicsRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """The topics that the last target assignment was computed from (Kafka's ConsumerGroupPartitionMetadata)."""
+    """The topics from which the last target assignment was computed (Kafka's ConsumerGroupPartitionMetadata)."""
 
     group_id: GroupId
     topics: tuple[TopicSnapshot, ...] | None
 
 
 class ClassicProtocols(Struct, frozen=True, kw_only=True, gc=False):
-    """The session timeout and protocols of a member of a consumer group that speaks the classic protocol."""
+    """The session timeout and the protocols of a member of a consumer group that uses the classic protocol."""
 
     session_timeout_ms: int
-    # (name, metadata), in the member's order of preference.
+    # Pairs of name and metadata, in the member's order of preference.
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class ConsumerMember(Struct, frozen=True, kw_only=True, gc=False):
-    """The subscription and client of a member. `classic` is None for a member of the consumer protocol."""
+    """The subscription and the client of a member. `classic` is None for a member that uses the consumer protocol."""
 
     member_id: MemberId
     instance_id: str | None
@@ -102,12 +102,14 @@ class ConsumerMember(Struct, frozen=True, kw_only=True, gc=False):
     rebalance_timeout_ms: int
     server_assignor: str | None
     classic: ClassicProtocols | None = None
-    # The member's principal, whose rights decide which topics `subscribed_regex` may match.
+    # The member's principal. `subscribed_regex` matches only topics that this principal may describe.
     principal: str = ""
 
 
 class ConsumerMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """A member's subscription and client (Kafka's ConsumerGroupMemberMetadata); None deletes the member."""
+    """A member's subscription and client (Kafka's ConsumerGroupMemberMetadata). If `member` is None, the record deletes
+    the member.
+    """
 
     group_id: GroupId
     member_id: MemberId
@@ -115,7 +117,7 @@ class ConsumerMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TargetEpochRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """The group epoch that the targets were computed for (Kafka's ConsumerGroupTargetAssignmentMetadata)."""
+    """The group epoch for which the targets were computed (Kafka's ConsumerGroupTargetAssignmentMetadata)."""
 
     group_id: GroupId
     epoch: int | None
@@ -130,7 +132,7 @@ class TargetMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CurrentAssignment(Struct, frozen=True, kw_only=True, gc=False):
-    """The partitions that a member owns, and its progress towards its target."""
+    """The partitions that a member owns, and its progress towards its target assignment."""
 
     member_epoch: int
     previous_epoch: int
@@ -140,7 +142,9 @@ class CurrentAssignment(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CurrentMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """What a member owns, and its epochs (Kafka's ConsumerGroupCurrentMemberAssignment); None deletes the record."""
+    """The current assignment of a member (Kafka's ConsumerGroupCurrentMemberAssignment). If `current` is None, the
+    record is a tombstone.
+    """
 
     group_id: GroupId
     member_id: MemberId
@@ -160,18 +164,18 @@ GroupRecord: TypeAlias = (
 
 
 def has_room_for(*names: str | None) -> bool:
-    """Return whether each name fits into a string of a record, whose length is an int16."""
+    """Return whether each name is short enough for a string field of a record, whose length is an int16."""
     return all(name is None or len(name.encode()) <= NAME_BYTES_MAX for name in names)
 
 
 def says_too_much(names: Iterable[str], metadata: Iterable[bytes] = ()) -> bool:
-    """Return whether these names and metadata are too large for the record of a member."""
+    """Return whether the names and metadata together exceed `MEMBER_BYTES_MAX`."""
     size_bytes = sum(len(name.encode()) for name in names) + sum(map(len, metadata))
     return size_bytes >= MEMBER_BYTES_MAX
 
 
 def is_tombstone(record: GroupRecord) -> bool:
-    """Whether the record is a deletion."""
+    """Return whether the record is a tombstone."""
     match record:
         case OffsetCommitRecord():
             return record.committed is None

@@ -1,4 +1,4 @@
-"""Settings of a broker's group coordinators."""
+"""Settings of a broker's group coordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def no_configs(_group_id: str) -> Mapping[str, str]:
-    """Return no configs, for brokers where no group has configs of its own."""
+    """Return no configs, so that all groups use the broker's settings."""
     return _NO_CONFIGS
 
 
@@ -37,7 +37,7 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupSettings:
-    """The settings `group.consumer.*` of a broker. `configs_of` returns the configs that are set for one group."""
+    """The settings `group.consumer.*` of a broker. `configs_of` returns the dynamic configs of a group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -53,10 +53,10 @@ class ConsumerGroupSettings:
         return self.session_timeout_ms if own is None else int(own)
 
     def heartbeat_interval_of(self, group_id: str) -> int:
-        """Return the heartbeat interval of a calm group, in ms.
+        """Return the heartbeat interval in ms for a group that does not rebalance.
 
-        The interval is at most a third of the session timeout. The controller cannot check that when only one of the
-        two is set for the group, because it does not know this broker's default of the other.
+        If the group has dynamic configs, the interval is at most a third of its session timeout. The controller cannot
+        ensure this if only one of the two configs is set, because it does not know this broker's setting of the other.
         """
         configs = self.configs_of(group_id)
         interval_ms = int(configs.get("consumer.heartbeat.interval.ms", self.heartbeat_interval_ms))

@@ -1,1 +1,1 @@
-"""Encodings: the records of `__consumer_offsets`, and the subscriptions and assignments of the classic protocol."""
+"""The encodings of the records of `__consumer_offsets`, and of the classic protocol's subscriptions and assignments."""

@@ -1,8 +1,8 @@
 """ConsumerProtocolSubscription and ConsumerProtocolAssignment, which consumers exchange inside the classic protocol.
 
-The coordinator of a classic group passes them on unchanged, and reads subscriptions only to know a group's topics. For
-members of the classic protocol in a consumer group it reads subscriptions and writes assignments. Newer versions only
-append fields.
+The coordinator of a classic group passes these messages on unchanged, and decodes subscriptions only to know the topics
+of a group. For classic members of a consumer group, the coordinator decodes subscriptions and encodes assignments.
+Newer versions of the messages only append fields.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ NamedAssignment = Mapping[TopicName, frozenset[PartitionIndex]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A member's subscription. `owned` is empty for an eager member, which revokes all partitions before it joins."""
+    """A member's subscription. `owned` is empty for a member with the eager rebalance protocol, which revokes all
+    partitions before it joins.
+    """
 
     version: int
     topics: tuple[TopicName, ...]
@@ -49,7 +51,7 @@ def read_subscription(metadata: bytes) -> Subscription:
     """Decode a subscription.
 
     Raises:
-        Malformed: the bytes are damaged, or are not a consumer's (but a Connect worker's, for example).
+        Malformed: the bytes are not a valid subscription of a consumer (but of a Connect worker, for example).
     """
     version, position = _number(_INT16, metadata, 0)
     if version < 0:
@@ -78,7 +80,7 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[TopicName] | None:
-    """Return the topics of a subscription; None if the bytes are not a consumer's subscription."""
+    """Return the topics of a subscription, or None if the bytes are not a consumer's subscription."""
     try:
         return frozenset(read_subscription(metadata).topics)
     except Malformed:
@@ -86,10 +88,10 @@ def subscribed_topics(metadata: bytes) -> frozenset[TopicName] | None:
 
 
 def read_assignment(assignment: bytes) -> NamedAssignment:
-    """Decode the assignment that a leader made for a member; empty bytes are an empty assignment.
+    """Decode the assignment of a member, as the group's leader encoded it. Empty bytes are an empty assignment.
 
     Raises:
-        Malformed: the bytes are damaged.
+        Malformed: the bytes are not a valid assignment.
     """
     if not assignment:
         return {}
@@ -98,7 +100,7 @@ def read_assignment(assignment: bytes) -> NamedAssignment:
 
 
 def write_assignment(named: NamedAssignment, *, version: int) -> bytes:
-    """Encode an assignment as a leader would for a member whose subscription has this version."""
+    """Encode an assignment as a leader would, for a member whose subscription has the given version."""
     out = bytearray(_INT16.pack(min(version, _VERSION_MAX)))
     write_array_count(out, len(named))
     for topic, indexes in sorted(named.items()):
@@ -111,7 +113,7 @@ def write_assignment(named: NamedAssignment, *, version: int) -> bytes:
 
 
 def by_id(named: NamedAssignment, catalog: TopicCatalog) -> Assignment:
-    """Return the assignment by topic id, without topics and partitions that do not exist."""
+    """Convert an assignment by topic name to one by topic id. Topics and partitions that do not exist are omitted."""
     return dict(_by_id(named, catalog))
 
 

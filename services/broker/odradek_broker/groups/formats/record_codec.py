@@ -1,13 +1,13 @@
-"""The encoding of `__consumer_offsets`: Kafka's own keys and values (GroupMetadata*.json, OffsetCommit*.json,
-ConsumerGroup*.json), so that Kafka's tools can read the topic.
+"""The encoding of the records of `__consumer_offsets`. Keys and values have Kafka's formats (GroupMetadata*.json,
+OffsetCommit*.json, ConsumerGroup*.json), so that Kafka's tools can read the topic.
 
-A key begins with an int16 that is its type, a value with an int16 that is its version. Offset commits are written at
-version 4 with the topic id in tag 0, as Kafka 4.1 and later do; classic groups at version 3; everything else at
-version 0. Keys of an unknown type are skipped, because a newer release wrote them.
+A key begins with its type, and a value with its version, both as an int16. Offset commits are written in version 4 with
+the topic id in tag 0, as in Kafka 4.1 and later. Classic groups are written in version 3, and all other values in
+version 0. Records whose key has an unknown type are skipped, because a newer release has written them.
 
-A member of a consumer group that speaks the classic protocol has one more tagged field, ClassicMemberMetadata: the
-protocols that it would send to a classic group, so that the group can become one. The member's principal is in a tagged
-field that Kafka does not have and that its tools skip.
+A member of a consumer group that uses the classic protocol has the tagged field ClassicMemberMetadata with its classic
+protocols, so that the group can become a classic group. The member's principal is in a tagged field that does not exist
+in Kafka, and that Kafka's tools ignore.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CLASSIC_GROUP_VERSION: Final = 3
 
 
 def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """Return the key and value of a record. The value of a deletion is None."""
+    """Return the key and the value of a record. The value of a tombstone is None."""
     match record:
         case OffsetCommitRecord():
             return _offset_key(record), _maybe(_offset_value, record.committed)
@@ -103,10 +103,10 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> GroupRecord | None:
-    """Return the record; None for a type that this release does not know.
+    """Decode a record. Return None if this release does not know its type.
 
     Raises:
-        Malformed: the bytes are damaged.
+        Malformed: the key or the value is not valid.
     """
     reader = RecordReader(key)
     kind = reader.number(INT16)
@@ -175,7 +175,7 @@ def _offset_key(record: OffsetCommitRecord) -> bytes:
 
 
 def _offset_value(committed: CommittedOffset) -> bytearray:
-    # Only version 1 has an expiry timestamp.
+    # Of all versions, only version 1 has an expiry timestamp.
     if committed.expire_timestamp_ms >= 0:
         out = bytearray(INT16.pack(1) + INT64.pack(committed.offset))
         write_string(out, committed.metadata)
@@ -288,7 +288,7 @@ _UUID_BYTES: Final = 16
 
 
 class RecordReader:
-    """Reads the fields of a key or value from its start; a read past the end raises Malformed."""
+    """Reads the fields of a key or a value one after the other. A read past the end raises Malformed."""
 
     __slots__ = ("buffer", "position")
 
@@ -348,14 +348,14 @@ _PRESENT = 1  # the byte before a nullable struct that is not null
 
 
 def epoch_value(epoch: int) -> bytearray:
-    """Encode the value of a ConsumerGroupMetadata or ConsumerGroupTargetAssignmentMetadata record: an epoch."""
+    """Encode the value of ConsumerGroupMetadata or ConsumerGroupTargetAssignmentMetadata, which is an epoch."""
     out = bytearray(INT16.pack(0) + INT32.pack(epoch))
     write_tagged_fields(out)
     return out
 
 
 def topics_value(topics: tuple[TopicSnapshot, ...]) -> bytearray:
-    """Encode ConsumerGroupPartitionMetadata."""
+    """Encode the value of ConsumerGroupPartitionMetadata."""
     out = bytearray(INT16.pack(0))
     write_compact_array_count(out, len(topics))
     for topic in topics:
@@ -369,7 +369,7 @@ def topics_value(topics: tuple[TopicSnapshot, ...]) -> bytearray:
 
 
 def read_topics(body: RecordReader) -> tuple[TopicSnapshot, ...]:
-    """Decode what `topics_value` encodes."""
+    """Decode the value of ConsumerGroupPartitionMetadata."""
     body.number(INT16)
     topics = []
     for _ in range(body.compact_count()):
@@ -387,7 +387,7 @@ def read_topics(body: RecordReader) -> tuple[TopicSnapshot, ...]:
 
 
 def member_value(member: ConsumerMember) -> bytearray:
-    """Encode ConsumerGroupMemberMetadata."""
+    """Encode the value of ConsumerGroupMemberMetadata."""
     out = bytearray(INT16.pack(0))
     write_compact_string(out, member.instance_id)
     write_compact_string(out, member.rack_id)
@@ -433,7 +433,7 @@ def _read_classic_member(field: bytes) -> ClassicProtocols | None:
 
 
 def read_member(body: RecordReader, member_id: MemberId) -> ConsumerMember:
-    """Decode what `member_value` encodes; the member id comes from the key."""
+    """Decode the value of ConsumerGroupMemberMetadata. `member_id` comes from the key."""
     body.number(INT16)
     read = read_compact_string
     instance_id, rack_id = body.maybe_text(read), body.maybe_text(read)
@@ -479,7 +479,7 @@ def _read_assignment(body: RecordReader) -> Assignment:
 
 
 def target_value(target: Assignment) -> bytearray:
-    """Encode ConsumerGroupTargetAssignmentMember."""
+    """Encode the value of ConsumerGroupTargetAssignmentMember."""
     out = bytearray(INT16.pack(0))
     _write_assignment(out, target)
     write_tagged_fields(out)
@@ -487,13 +487,13 @@ def target_value(target: Assignment) -> bytearray:
 
 
 def read_target(body: RecordReader) -> Assignment:
-    """Decode what `target_value` encodes."""
+    """Decode the value of ConsumerGroupTargetAssignmentMember."""
     body.number(INT16)
     return _read_assignment(body)
 
 
 def current_value(current: CurrentAssignment) -> bytearray:
-    """Encode ConsumerGroupCurrentMemberAssignment."""
+    """Encode the value of ConsumerGroupCurrentMemberAssignment."""
     out = bytearray(INT16.pack(0))
     out += INT32.pack(current.member_epoch) + INT32.pack(current.previous_epoch)
     out += INT8.pack(current.state)
@@ -504,7 +504,7 @@ def current_value(current: CurrentAssignment) -> bytearray:
 
 
 def read_current(body: RecordReader) -> CurrentAssignment:
-    """Decode what `current_value` encodes."""
+    """Decode the value of ConsumerGroupCurrentMemberAssignment."""
     body.number(INT16)
     member_epoch, previous_epoch = body.number(INT32), body.number(INT32)
     return CurrentAssignment(
