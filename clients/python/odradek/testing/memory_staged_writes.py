@@ -55,8 +55,8 @@ class MemoryStagedWrites:
         if ledger is not None and request.step < ledger.step:
             response.error_code = ErrorCode.INVALID_TXN_STATE
             response.error_message = (
-                f"step {request.step} of {request.query} is older than step {ledger.step}, which is complete: the"
-                " checkpoint was restored from a backup"
+                f"step {request.step} of {request.query} is older than step {ledger.step}, which is already"
+                " complete: the query probably runs from an old checkpoint"
             )
             return response
         if ledger is not None and request.step == ledger.step:
@@ -177,13 +177,13 @@ class MemoryStagedWrites:
         if request.query not in self._ledgers:
             return pb.ForgetStepsResponse(
                 error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-                error_message=f"no step of {request.query} is complete, as far as this cluster knows",
+                error_message=f"the cluster has no record of a complete step of {request.query}",
             )
         for _, slot in self._slots(request.query):
             if slot.task is not None:
                 return pb.ForgetStepsResponse(
                     error_code=ErrorCode.INVALID_TXN_STATE,
-                    error_message=f"step {slot.task.step} of {request.query} is being written: stop the query",
+                    error_message=f"step {slot.task.step} of {request.query} is being written: stop the query first",
                 )
         del self._ledgers[request.query]
         return pb.ForgetStepsResponse()

@@ -291,7 +291,7 @@ class MemoryTransactions:
         if known is None:
             return pb.AbortTransactionResponse(
                 error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-                error_message=f"transactional id {request.transactional_id} is unknown",
+                error_message=f"the transactional id {request.transactional_id} does not exist",
             )
         if not known.is_open and known.task is None:
             return pb.AbortTransactionResponse(

@@ -1,9 +1,9 @@
-"""Producer identities: how the identity in a request is compared, and where new producer ids come from.
+"""Producer identities: the comparison of a request's identity with the current one, and the source of new producer ids.
 
-An identity is a producer id with an epoch. The coordinator gives both out; a higher epoch of one producer id fences all
-lower ones, so producer ids never repeat and the epochs of one producer id only rise. Clients never see an epoch above
-`CLIENT_EPOCH_MAX`: a marker may still need the epoch above it, and then the transactional id continues with a fresh
-producer id at epoch 0.
+An identity is a producer id with an epoch, and both are assigned by the coordinator. A higher epoch of a producer id
+fences all lower ones, so producer ids are never reused and the epochs of a producer id only rise. Clients never get an
+epoch above `CLIENT_EPOCH_MAX`, because a marker may need the epoch above that. After such a marker, the transactional
+id continues with a new producer id at epoch 0.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class ProducerIdentity(Struct, frozen=True, gc=False):
 
 
 class Match(Enum):
-    """The result of comparing the identity of a request with the state of its transactional id."""
+    """The result of the comparison of a request's identity with the state of its transactional id."""
 
     CURRENT = "current"
-    RETRY = "retry"  # the identity before the last bump: its producer may not have seen the response yet
+    RETRY = "retry"  # the identity before the last epoch bump, whose response the producer may have missed
     STALE = "stale"  # an older epoch of a producer id of this transactional id
-    FOREIGN = "foreign"  # a producer id that this transactional id does not have
+    FOREIGN = "foreign"  # a producer id that does not belong to this transactional id
 
 
 @dataclass(slots=True)
 class ProducerIdReserve:
-    """Producer ids that a shard may give out, each once. The shard's host adds ids. The ids in the reserve of a
-    discarded shard are never used.
+    """Unused producer ids of a shard. The host adds ids, because a state machine cannot request them from the
+    controller. The ids of a discarded shard are never used.
     """
 
     size_max: int
@@ -56,15 +56,15 @@ class ProducerIdReserve:
 
     @property
     def missing(self) -> int:
-        """Return how many producer ids the host should add."""
+        """The number of producer ids that the host should add."""
         return self.size_max - len(self._ids)
 
     def add(self, ids: Iterable[ProducerId]) -> None:
         self._ids.extend(ids)
 
     def take(self) -> ProducerId:
-        """Remove and return a producer id that was never given out. The caller must have checked that there is one."""
+        """Remove and return an unused producer id. The caller must have checked that there is one."""
         assert self._ids, "a handler took a producer id from an empty reserve"
         producer_id = self._ids.popleft()
-        assert producer_id > NO_PRODUCER_ID, f"{producer_id} is no producer id"
+        assert producer_id > NO_PRODUCER_ID, f"{producer_id} is not a producer id"
         return producer_id

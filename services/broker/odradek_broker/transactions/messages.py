@@ -1,8 +1,7 @@
-"""Requests to the transaction coordinator of a transactional id, its responses, and the orders that it gives to its
-host.
+"""Requests to a transaction coordinator, its responses, and its orders to the host.
 
-`wait_until_ms` is the time of the monotonic clock until which a request may wait for the completion of the previous
-transaction. None stands for the time-out in the settings.
+In requests, `wait_until_ms` is the monotonic time until which the request may wait for the completion of the producer's
+previous transaction. None means that the settings limit the wait.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducer:
-    """A request of a producer for a transactional id. `identity` is its present producer id and epoch; None: it has
-    just started.
+    """A producer's request for a producer id and epoch (InitProducerId). `identity` is the producer's current id and
+    epoch, or None if the producer has just started.
     """
 
     transactional_id: TransactionalId
@@ -44,7 +43,7 @@ class Initialized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """A request to register partitions with the producer's transaction, which begins if none is open."""
+    """A request to add partitions to the producer's transaction. If no transaction is open, one begins."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -55,8 +54,8 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """The response to AddPartitions. `last_outcome` tells a partition leader how the producer's previous
-    transaction ended.
+    """The response to AddPartitions. `last_outcome` is the outcome of the producer's previous transaction, which a
+    partition leader needs if the marker of that transaction was lost.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -65,7 +64,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """A request to check whether these partitions are registered with the producer's open transaction."""
+    """A request to check whether partitions belong to the producer's open transaction."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -91,8 +90,8 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The response to EndTransaction. `next_identity` is for the next transaction; None for clients of older
-    transaction versions.
+    """The response to EndTransaction. `next_identity` is the identity for the next transaction, or None for clients of
+    transaction versions 0 and 1.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -101,7 +100,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransaction:
-    """A request of an operator to abort a transaction; a prepared one is aborted only if `is_forced`."""
+    """An operator's request to abort a transaction. A prepared transaction is aborted only if `is_forced` is True."""
 
     transactional_id: TransactionalId
     is_forced: bool = False
@@ -122,17 +121,17 @@ class SlotIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStaged:
-    """A request of a task to begin to write in a step of staged writes."""
+    """A request of a task to become a member of a step of staged writes."""
 
     query: str
     step: int
     member: str
-    prepared_timeout_ms: int = 0  # 0: the time-out of the cluster
+    prepared_timeout_ms: int = 0  # 0: transaction.prepared.timeout.ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The response to OpenStaged. `is_completed`: the step is complete already, so its records need not be written."""
+    """The response to OpenStaged. `is_completed` means that the step is complete, so the task must not write."""
 
     error: ErrorCode = ErrorCode.NONE
     error_message: str = ""
@@ -142,31 +141,29 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewStaged:
-    """A request to extend the leases of these members of a staged step."""
+    """A request to extend the leases of members of a step."""
 
     members: tuple[SlotIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortStaged:
-    """A request to abort these members of a staged step and no others, because another process may be writing
-    others.
-    """
+    """A request to abort members of a step. Other members are not aborted, because another process may use them."""
 
     members: tuple[SlotIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersChecked:
-    """The response to RenewStaged and AbortStaged: an error code for each member."""
+    """The response to RenewStaged and AbortStaged, with an error code for each member."""
 
     errors: Mapping[SlotIdentity, ErrorCode]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareStaged:
-    """A request to mark a member of a staged step as prepared, because it has written all its records. Only the
-    decision of its step then commits or aborts it.
+    """A request to mark a member of a step as prepared, because the member has written all its records. From then on,
+    the member is committed or aborted together with its step.
     """
 
     member: SlotIdentity
@@ -179,8 +176,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteStep:
-    """A request to commit these members of a step, and to abort all others of the query up to this step, in
-    one append.
+    """A request to commit the given members of a step, and to abort all other members of the query in this and earlier
+    steps. All records are written in one append.
     """
 
     query: str
@@ -191,8 +188,8 @@ class CompleteStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """The response to CompleteStep. `is_completed`: the step was complete before. `unfit`: the members that cannot be
-    committed.
+    """The response to CompleteStep. `is_completed` means that the step was already complete before the request. `unfit`
+    are members that cannot be committed, because of which nothing was done.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -202,9 +199,7 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSteps:
-    """A request of an operator to delete the ledger of a query, so that the query can begin again from an
-    older step.
-    """
+    """An operator's request to delete the ledger of a query, so that the query can be replayed from an older step."""
 
     query: str
 
@@ -219,9 +214,9 @@ HoldableRequest: TypeAlias = InitProducer | AddPartitions | EndTransaction
 
 
 class Resolution(Enum):
-    """What a shard knows about an open transaction that a partition leader found."""
+    """A coordinator shard's response about a transaction that is open in a partition."""
 
-    # The transaction is open at this coordinator, or its markers are still to be written.
+    # The transaction is open at this coordinator, or its markers are pending.
     LIVE = "live"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -230,11 +225,11 @@ class Resolution(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMarkers:
-    """An order to the host: send these markers to the partition leaders, and report each acknowledgement to
-    `TransactionShard.handle_marked`.
+    """An order to send the markers of a decided transaction to partition leaders, and to report each acknowledgement
+    to `TransactionShard.handle_marked`.
 
-    `is_bumped`: the producer epoch of the markers is higher than that of the transaction's batches. `decision` is the
-    number of the decision, unique until the shard is closed.
+    `is_bumped` means that the producer epoch of the markers is higher than the epoch of the transaction's batches.
+    `decision` is the number of the decision, which is unique within the shard.
     """
 
     decision: int
@@ -248,8 +243,10 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCompleted:
-    """An order to update metrics: all partitions have their marker, `decided_for_ms` after the decision (or after the
-    load). `open_ms` is the time from the first registration of a partition to the decision.
+    """An order to update metrics, because all partitions of a transaction have their marker.
+
+    `open_ms` is the time from the addition of the first partition to the decision. `decided_for_ms` is the time from
+    the decision (or from the load of the shard, if that is later) to the completion.
     """
 
     transactional_id: TransactionalId
@@ -261,6 +258,6 @@ class TransactionCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionBegun:
-    """A report for metrics: the first partition of a transaction is registered."""
+    """An order to update metrics, because the first partition was added to a new transaction."""
 
     transactional_id: TransactionalId

@@ -1,4 +1,4 @@
-"""Settings of a broker's transaction coordinators."""
+"""Settings of a broker's transaction coordinator."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The transaction settings of a broker. The names are Kafka's without their prefixes, where Kafka has them."""
+    """The transaction settings of a broker. Names that Kafka has, too, are Kafka's without their prefixes."""
 
     id_expiration_ms: int = 7 * 24 * 3_600_000
     remove_expired_interval_ms: int = 3_600_000
     max_timeout_ms: int = 15 * 60_000
     completion_wait_max_ms: int = 200
-    """How long InitProducerId, AddPartitionsToTxn and EndTxn wait for the completion of the previous transaction,
-    unless the request has its own limit.
+    """The longest time for which InitProducerId, AddPartitionsToTxn and EndTxn wait for the completion of the previous
+    transaction, unless the request has its own limit.
     """
     load_grace_ms: int = 3_000
-    """The time that each open transaction has at least after a load, so that a failover does not time it out."""
+    """The least time after a load before an open transaction times out, so that a failover does not abort it."""
     partitions_max: int = 10_000
     ids_max: int = 100_000
     held_of_id_max: int = 64
     held_max: int = 10_000
     reserve_size: int = 8
     steps_of_tick_max: int = 1_000
-    """The most transactions that one tick aborts, and the most ids that it deletes."""
+    """The most transactions that one call of `tick` aborts, and the most ids that it deletes."""
     prepared_timeout_ms: int = 3_600_000
     staged_lease_ms: int = 60_000
     ledger_expiration_ms: int = 90 * 24 * 3_600_000

@@ -1,24 +1,27 @@
-"""Staged writes: the tasks of one step write in transactions of their own, which are decided together.
+"""Staged writes: the tasks of a step write in separate transactions, which are committed or aborted together.
 
-A *query* writes in numbered *steps*. Each task attempt of a step is a *member*: an ordinary transaction whose
-transactional id is a *slot* of the query, `query U+001F number`. Slots are used again, with a higher epoch each time,
-so that there are as many producer ids as tasks run at once. The query's own id has the *ledger*: the last step that
-is complete.
+A *query* (such as a Spark streaming query) writes in numbered *steps*. Each task attempt of a step is a *member*. It is
+an ordinary transaction, whose transactional id is a *slot* of the query: the query's name, U+001F and a number. Slots
+are reused with a higher epoch, so the number of producer ids is the number of tasks that run at the same time. The
+transactional id with the name of the query stores the *ledger*, which contains the last complete step.
 
-    open       a member gets a slot and an identity, unless its step is complete already
-    renew      an unprepared member lives while it is renewed (its lease); it has no transaction time-out
-    prepare    everything is written; from here on only the step decides, and no partition may be added
-    complete   the listed members commit, all others of the query up to this step abort, and the ledger moves on
+    open       A member gets a slot and an identity, unless its step is already complete.
+    renew      An unprepared member is aborted if its lease is not renewed. It has no transaction timeout.
+    prepare    The member has written all its records. From now on, it is decided only together with its step, and no
+               partition can be added to it.
+    complete   The listed members are committed, all other members of the query in this and earlier steps are aborted,
+               and the ledger is updated.
 
-All slots of a query and its ledger are in one shard, and what `complete` writes is one batch. A load replays a batch
-whole or not at all, so that append is the commit of the step. The ledger makes a repeated step harmless: the
-repeated request is told that it is complete, and whatever was written for it again is aborted.
+All slots of a query and its ledger are in the same shard, and `complete` writes a single batch. A load replays either
+the whole batch or nothing of it, so the append of this batch commits the step. The ledger makes a repeated step
+harmless: the response to the repeated request is that the step is complete, and records that were written again are
+aborted.
 
-Prepared members are aborted by time only if nothing was heard of their step for a time-out: a slow task keeps the
-others of its step alive, and so does a process that renews its prepared members. The query chooses the time-out when it
-opens members, between the lease and `transaction.prepared.timeout.ms`; the member's record has it, so that the next
-coordinator knows it. Leases, and the times at which steps were last heard of, are in memory only; a load starts all of
-them again.
+Prepared members are aborted after a timeout without any request for their step. A slow task whose lease is renewed
+therefore keeps the other members of its step alive, and so does a process that renews prepared members. The query
+chooses the timeout when it opens members, between the lease and `transaction.prepared.timeout.ms`. The timeout is in
+the member's record, so that the next coordinator knows it. Leases, and the times of the last requests for steps, are in
+memory only, and are restarted by a load.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ STEP_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class Decisions(Protocol):
-    """The operations of the shard that decide and write a transaction, as staged steps use them."""
+    """The operations of `TransactionShard` that `StagedSteps` uses to decide and write transactions."""
 
     settings: TransactionSettings
     table: TransactionTable
@@ -99,10 +102,10 @@ class Decisions(Protocol):
 
 
 class _LastSign(NamedTuple):
-    """When the last request for any member of a step came, and the time-out of the step."""
+    """The time of the last request for any member of a step, and the timeout of the step."""
 
-    heard_ms: int  # on the monotonic clock
-    timeout_ms: int  # the longest of the members' time-outs
+    heard_ms: int  # monotonic time
+    timeout_ms: int  # the longest of the members' timeouts
 
 
 class StagedSteps:
@@ -113,12 +116,12 @@ class StagedSteps:
     def __init__(self, shard: Decisions) -> None:
         self._shard = shard
         self._last_signs: dict[tuple[str, int], _LastSign] = {}
-        """When a request for each open step last came, by query and number of the step."""
+        """The last request for each open step, by query and number of the step."""
 
     def handle_open(
         self, request_id: RequestId, request: OpenStaged, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Give a task attempt a slot of its query."""
+        """Assign a slot of its query to a task attempt, which becomes a member of the step."""
         verdict = self._judge_open(request)
         if isinstance(verdict, Opened):
             return respond(request_id, verdict)
@@ -148,8 +151,8 @@ class StagedSteps:
 
     @judges
     def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
-        """Return the slot for a member: the one that it already has, or else the lowest free one. If it gets none,
-        return the response instead: an error, or that its step is complete.
+        """Return the slot for a member: the slot that it already has, or else the lowest free one. If the member gets
+        no slot, return the response instead (an error, or that the step is complete).
         """
         has_long_name = len(request.member.encode()) > MEMBER_BYTES_MAX
         is_valid = request.step >= 0 and request.prepared_timeout_ms >= 0 and not has_long_name
@@ -162,7 +165,7 @@ class StagedSteps:
             return Opened(
                 error=ErrorCode.INVALID_TXN_STATE,
                 error_message=f"step {request.step} of {request.query} is older than step"
-                f" {ledger.last_step}, which is complete: the checkpoint was restored from a backup",
+                f" {ledger.last_step}, which is already complete: the query probably runs from an old checkpoint",
             )
         table = self._shard.table
         for transactional_id, state in table.slots_of(request.query):
@@ -174,14 +177,14 @@ class StagedSteps:
             if state_of_slot is None and len(table) >= self._shard.settings.ids_max:
                 return Opened(
                     error=ErrorCode.POLICY_VIOLATION,
-                    error_message=f"the coordinator of {request.query} has {len(table)} transactional ids, the most"
-                    " that transaction.ids.max allows",
+                    error_message=f"the coordinator of {request.query} has {len(table)} transactional ids, which is the"
+                    " limit: raise transaction.ids.max on the brokers",
                 )
             if state_of_slot is None and not self._has_room(request.query, record_bytes(slot)):
                 return Opened(
                     error=ErrorCode.POLICY_VIOLATION,
-                    error_message=f"step {request.step} of {request.query} has as many tasks and partitions as one"
-                    f" decision may have: its records take {STEP_BYTES_MAX} bytes",
+                    error_message=f"step {request.step} of {request.query} has too many tasks and partitions: the"
+                    f" limit is {STEP_BYTES_MAX} bytes of records; use fewer tasks in a step",
                 )
             if state_of_slot is None or _is_free(state_of_slot):
                 if _needs_id(state_of_slot) and not self._shard.reserve:
@@ -189,17 +192,18 @@ class StagedSteps:
                 return slot
         return Opened(
             error=ErrorCode.POLICY_VIOLATION,
-            error_message=f"step {request.step} of {request.query} has {SLOTS_MAX} tasks, and no more are allowed",
+            error_message=f"step {request.step} of {request.query} has {SLOTS_MAX} tasks, which is the limit: use fewer"
+            " tasks in a step",
         )
 
     def ledger_of(self, query: str) -> Ledger | None:
-        """Return the last complete step of a query."""
+        """Return the ledger of a query, or None if no step is known to be complete."""
         state = self._shard.table.get(TransactionalId(query))
         return None if state is None else state.ledger
 
     def has_room_for(self, add: AddPartitions) -> bool:
-        """Return whether the batch that completes the step of this member would not be too large with these
-        partitions.
+        """Return whether partitions may be added to this member, because the batch that completes its step would not
+        be too large.
         """
         query, _, _ = add.transactional_id.partition(SLOT_SEPARATOR)
         return self._has_room(query, partitions_bytes(add.partitions))
@@ -209,7 +213,7 @@ class StagedSteps:
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
-        """Return the state of a staged member, or the error for a transactional id that is no longer a member."""
+        """Return the state of a member and NONE, or None and an error code if it is no longer a member."""
         state = self._shard.table.get(member.transactional_id)
         match = Match.FOREIGN if state is None else state.match(member.identity)
         if state is None or match is Match.FOREIGN:
@@ -224,7 +228,7 @@ class StagedSteps:
     def handle_renew(
         self, request_id: RequestId, request: RenewStaged, *, now_ms: int
     ) -> TransactionStep:
-        """Extend the leases of these members. For each prepared member, also restart the time-out of its step."""
+        """Extend the leases of unprepared members. For all members, also restart the timeout of their step."""
         errors = {}
         for member in request.members:
             state, errors[member] = self._match(member)
@@ -238,7 +242,7 @@ class StagedSteps:
     def handle_prepare(
         self, request_id: RequestId, request: PrepareStaged, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Record durably that a member is prepared: only the decision of its step commits or aborts it."""
+        """Write that a member is prepared. From now on, the member is committed or aborted together with its step."""
         state, error = self._match(request.member)
         if state is None or state.staged is None:
             return respond(request_id, Prepared(error=error))
@@ -255,8 +259,8 @@ class StagedSteps:
     def handle_complete(
         self, request_id: RequestId, request: CompleteStep, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Commit the listed members of a step, and abort all others of the query up to this step. All records are one
-        batch.
+        """Commit the listed members of a step, and abort all other members of the query in this and earlier steps. All
+        records are written as one batch.
         """
         refusal = self._refuse_complete(request)
         if refusal is not None:
@@ -271,7 +275,8 @@ class StagedSteps:
             step += self._move_ledger(request, wall_ms)
         for transactional_id, state in self._open_members(request.query, request.step):
             assert state.staged is not None
-            # Only a repetition of the last complete step can have opened new members for it.
+            # After a repeated request, only members of the same step are aborted, because only a repetition of the
+            # step can have opened them.
             if is_completed and state.staged.step != request.step:
                 continue
             if transactional_id in committed:
@@ -316,7 +321,7 @@ class StagedSteps:
         )
 
     def _open_members(self, query: str, step: int) -> list[tuple[TransactionalId, Transaction]]:
-        """Return the members of this step and earlier ones that are not decided."""
+        """Return the undecided members of this and earlier steps."""
         return [
             (transactional_id, state)
             for transactional_id, state in self._shard.table.slots_of(query)
@@ -343,7 +348,7 @@ class StagedSteps:
                 now_ms=now_ms,
                 wall_ms=wall_ms,
             )
-        # The member wrote nothing, so its slot is free at once.
+        # The member has written nothing, so no markers are needed and its slot is free at once.
         freed = state.initialized(
             self._fresh_id(state),
             timeout_ms=NO_TIMEOUT_MS,
@@ -361,7 +366,7 @@ class StagedSteps:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Abort a staged member. If it needs a new producer id, the caller must have checked that there is one."""
+        """Abort a member. If the abort needs a new producer id, the caller must have checked that there is one."""
         if state.status is TransactionStatus.ONGOING:
             return self._shard.decide(
                 transactional_id,
@@ -383,7 +388,7 @@ class StagedSteps:
     def handle_abort(
         self, request_id: RequestId, request: AbortStaged, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Abort these members and no others. A member that was decided before is not an error."""
+        """Abort the given members. A member that is already decided is not an error."""
         step: TransactionStep = NOTHING
         errors = {}
         for member in request.members:
@@ -400,27 +405,29 @@ class StagedSteps:
         return step + respond(request_id, MembersChecked(errors=errors))
 
     def handle_forget(self, request_id: RequestId, request: ForgetSteps) -> TransactionStep:
-        """Delete the ledger of a query for an operator, so that an older checkpoint may be replayed."""
+        """Delete the ledger of a query for an operator, so that the query can run from an older checkpoint."""
         query = TransactionalId(request.query)
         state = self._shard.table.get(query)
         if state is None or state.ledger is None:
-            message = f"no step of {query} is complete, as far as this cluster knows"
+            message = f"the cluster has no record of a complete step of {query}"
             refusal = StepsForgotten(
                 error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, error_message=message
             )
             return respond(request_id, refusal)
         for _, member in self._shard.table.slots_of(query):
             if member.staged is not None:
-                message = f"step {member.staged.step} of {query} is being written: stop the query"
+                message = (
+                    f"step {member.staged.step} of {query} is being written: stop the query first"
+                )
                 refusal = StepsForgotten(error=ErrorCode.INVALID_TXN_STATE, error_message=message)
                 return respond(request_id, refusal)
-        # A producer whose transactional id is the name of the query keeps its identity.
+        # If a producer uses the name of the query as its transactional id, it keeps its identity.
         is_ledger_only = state.producer_id == NO_PRODUCER_ID
         step = self._shard.move(query, None if is_ledger_only else replace(state, ledger=None))
         return step + respond(request_id, StepsForgotten())
 
     def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
-        """Abort the members of each step for which no request came within its time-out, and forget the steps whose
+        """Abort the members of each step without a request within its timeout, and remove the timeouts of steps whose
         members are all decided.
         """
         step: TransactionStep = NOTHING
@@ -446,7 +453,7 @@ class StagedSteps:
         return step
 
     def loaded(self, *, now_ms: int) -> None:
-        """Start the time-out of every open step now, because the shard was loaded."""
+        """Start the timeout of every open step. This is called after a load."""
         for transactional_id, state in self._shard.table.slots():
             if state.staged is not None:
                 query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
@@ -456,7 +463,8 @@ class StagedSteps:
         settings = self._shard.settings
         timeout_ms = settings.prepared_timeout_ms
         if staged.prepared_timeout_ms:
-            # Members are renewed several times within a lease, so a shorter time-out could end between two renewals.
+            # The timeout is at least a lease, because members are renewed several times within a lease, and a shorter
+            # timeout could end between two renewals.
             wanted_ms = max(staged.prepared_timeout_ms, settings.staged_lease_ms)
             timeout_ms = min(wanted_ms, timeout_ms)
         last = self._last_signs.get((query, staged.step))
@@ -478,22 +486,22 @@ def _is_free(state: Transaction) -> bool:
 
 
 def _needs_id(state: Transaction | None) -> bool:
-    """Return whether a slot gets another producer id before it is used again.
+    """Return whether a slot must get a new producer id when it is opened.
 
-    Opening the slot bumps the epoch, and the decision of its step bumps it again. Slots of one query reach the last
-    epoch together, so if the decision had to replace producer ids, one step could need more of them than the reserve
-    ever has.
+    The epoch is bumped when the slot is opened, and again when its step is decided. The slots of a query reach the last
+    epoch at the same time. If they got new producer ids when the step is decided, one step could need more ids than the
+    reserve can have.
     """
     return state is None or state.producer_epoch >= CLIENT_EPOCH_MAX - 1
 
 
 def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
-    """Return whether an earlier copy of this request opened the slot, and no other member has used it since."""
+    """Return whether an earlier copy of this request has opened the slot, which has not been used since."""
     return (
         state is not None
         and state.status is TransactionStatus.EMPTY
         and state.staged is not None
-        # An older release, which does not know time-outs of queries, may have written the record.
+        # The timeout is not compared, because an older release without this field may have written the record.
         and replace(state.staged, prepared_timeout_ms=0) == Staged(request.step, request.member)
     )
 

@@ -1,41 +1,42 @@
-"""The state of one transactional id, and the moves that it may make.
+"""The state machine of one transactional id.
 
-A transactional id names a producer over its restarts. It has one state:
+A transactional id identifies a producer across its restarts. Its status is one of these:
 
-    EMPTY            it has an identity and no transaction
-    ONGOING          from the first partition that is registered
-    PREPARE_COMMIT   from the decision until every partition has its marker below its high watermark
-    PREPARE_ABORT
-    COMPLETE_COMMIT  from there until the next transaction begins or another producer takes the id over
-    COMPLETE_ABORT
+    EMPTY            The id has a producer identity and no transaction.
+    ONGOING          At least one partition has been added to the transaction, which is not decided.
+    PREPARE_COMMIT   The commit is decided, and the marker of at least one partition is pending.
+    PREPARE_ABORT    The abort is decided, and the marker of at least one partition is pending.
+    COMPLETE_COMMIT  All markers of the commit are committed, and no other transaction has begun.
+    COMPLETE_ABORT   All markers of the abort are committed, and no other transaction has begun.
 
-What happens to it:
+These events change it:
 
-    init             a producer takes the id over, and gets an identity of its own
-    add              a partition is registered, before the first batch of the transaction in that partition
-    end              the producer commits or aborts
-    abort            the time-out is over, another producer takes over, or an operator ends the transaction
-    markers written  all partitions have their marker
+    init             A producer starts to use the id and gets a new identity, which fences earlier producers.
+    add              A partition is added, before the first batch of the transaction is written to that partition.
+    end              The producer commits or aborts the transaction.
+    abort            The transaction times out, is fenced by another producer's init, or is aborted by an operator.
+    markers written  All partitions have acknowledged their marker.
 
-A decision is the committed record of PREPARE_COMMIT or PREPARE_ABORT. It is never revised: from there the only move
-is to the COMPLETE of the same outcome, which keeps nothing of the partitions.
+A transaction is decided when the record of PREPARE_COMMIT or PREPARE_ABORT is committed. A decision is never revised.
+The only next status is the COMPLETE status of the same outcome, which has no partitions.
 
-The identity is (producer_id, producer_epoch). A decision bumps the epoch, except where a client of an older
-transaction version ends its own transaction: such a client uses one epoch for all its transactions. The markers of
-the decision have the new epoch, so that they fence the transaction's own late batches. `last_epoch` is the epoch
-before the bump, by which the coordinator recognizes a producer that repeats a request because it missed the response.
-It is absent after another producer took over, because then the producer before it is fenced.
+The identity is (producer_id, producer_epoch). A decision bumps the epoch, except if a client of transaction version 0
+or 1 ends its own transaction, because such a client uses the same epoch for all its transactions. The markers have the
+bumped epoch, so that they fence late batches of the transaction. `last_epoch` is the epoch before the bump. By this
+epoch the coordinator recognizes a producer that repeats its request because it missed the response. After the init of
+another producer, `last_epoch` is NO_EPOCH, because the earlier producer is fenced.
 
-If the epoch reaches `MARKER_EPOCH_MAX`, which no client may see, the decision takes a fresh producer id into
-`next_id`. The markers still have the old id. The completion makes `next_id` the producer id, at epoch 0, and the old
-one `previous_id`.
+If the bumped epoch is `MARKER_EPOCH_MAX`, which clients must not get, the decision stores a new producer id in
+`next_id`, and the markers have the old id. When the transaction is complete, `next_id` becomes the producer id with
+epoch 0, and the old id becomes `previous_id`.
 
-`last_outcome` is what the last decision decided, and the identity that its data has. A partition leader that finds an
-open transaction without a marker learns from it how the transaction ended.
+`last_outcome` is the outcome of the last decided transaction, and the identity with which its records were written. If
+the marker of that transaction was lost in a partition, the partition's leader gets the outcome from this field.
 
-What cannot be, and is asserted: partitions in EMPTY or COMPLETE_*; `next_id` or the epoch of markers outside
-PREPARE_*; any move that `MOVES` lacks, other than a change of the ledger alone. In the log, moves of one turn of the
-event loop are merged into the last one, so a load may see others.
+These cases are impossible, and assertions check them: partitions in EMPTY or COMPLETE_*; `next_id` or
+`MARKER_EPOCH_MAX` outside of PREPARE_*; a change of the status that is not in `MOVES`, unless only the ledger changes.
+In the log, several changes in one turn of the event loop are merged into the last one, so the changes that a load
+replays may not be in `MOVES`.
 """
 
 from __future__ import annotations
@@ -66,13 +67,15 @@ from odradek_protocol.identity import (
 TransactionalId = NewType("TransactionalId", str)
 NO_TIME: Final = -1
 SLOT_SEPARATOR: Final = "\x1f"
-"""Separates the id of the query from the number of the slot in the transactional id of a slot."""
+"""Separates the name of the query and the number of the slot in the transactional id of a slot (staged_steps.py)."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
-"""The time-out of a producer that takes part in a two-phase commit (KIP-939). Its transactions never time out."""
+"""The timeout of a producer that takes part in a two-phase commit (KIP-939). Its transactions never time out."""
 
 
 class TransactionStatus(IntEnum):
-    """The numbers are Kafka's. Its 6 (DEAD) and 7 (PREPARE_EPOCH_FENCE) are never written."""
+    """The status of a transactional id. The numbers are Kafka's; Kafka's 6 (DEAD) and 7 (PREPARE_EPOCH_FENCE) are never
+    written.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -83,12 +86,12 @@ class TransactionStatus(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """Return the name that ListTransactions and DescribeTransactions show."""
+        """The name of the status in responses to ListTransactions and DescribeTransactions."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
     def is_decided(self) -> bool:
-        """Whether the transaction is decided, so that its markers must be written."""
+        """Whether the transaction is decided and has pending markers."""
         return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
     @property
@@ -97,8 +100,8 @@ class TransactionStatus(IntEnum):
 
     @property
     def is_between(self) -> bool:
-        """Whether no transaction is open or waits for markers, so that the id may begin a transaction, get another
-        producer, or be deleted.
+        """Whether no transaction is open and no markers are pending. Only then may a transaction begin, may the id get
+        another producer, or may it be deleted.
         """
         return not self.is_decided and self is not TransactionStatus.ONGOING
 
@@ -121,11 +124,11 @@ MOVES: Final[dict[TransactionStatus | None, frozenset[TransactionStatus | None]]
     TransactionStatus.COMPLETE_COMMIT: _BETWEEN,
     TransactionStatus.COMPLETE_ABORT: _BETWEEN,
 }
-"""The allowed changes of the status. None stands for an id that is unknown."""
+"""The allowed changes of the status. None means that the id is unknown or deleted."""
 
 
 class EndedBy(IntEnum):
-    """What decided the last transaction. It determines the error for a producer whose request arrives too late."""
+    """The cause of the last decision. The error code for a late request of the producer depends on it."""
 
     CLIENT = 0
     TIMEOUT = 1
@@ -134,9 +137,7 @@ class EndedBy(IntEnum):
 
 
 class TransactionPartition(NamedTuple):
-    """A partition that a transaction writes to. The topic's name is for Kafka's tools; its id distinguishes topics
-    of the same name.
-    """
+    """A partition of a transaction. Kafka's tools need the topic's name; the id identifies the topic."""
 
     topic_id: TopicId
     topic: TopicName
@@ -144,26 +145,24 @@ class TransactionPartition(NamedTuple):
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """How a transaction ended, and the identity with which its records were written."""
+    """The outcome of a transaction, and the identity with which its records were written."""
 
     identity: ProducerIdentity
     is_commit: bool
 
 
 class Staged(Struct, frozen=True, gc=False):
-    """The step and the member for which a transactional id is used, if it is a slot of a staged write
-    (staged_steps.py).
-    """
+    """The step and the member for which a slot (a transactional id) of a staged write is in use (staged_steps.py)."""
 
     step: int
     member: str
-    prepared_ms: int = NO_TIME  # time of the preparation, on the wall clock
-    prepared_timeout_ms: int = 0  # 0: the time-out of the cluster
+    prepared_ms: int = NO_TIME  # wall-clock time of the preparation; NO_TIME: not prepared
+    prepared_timeout_ms: int = 0  # 0: transaction.prepared.timeout.ms
 
 
 class Ledger(Struct, frozen=True, gc=False):
-    """The last complete step of a query, if the transactional id is that of a query of staged writes
-    (staged_steps.py).
+    """The last complete step of a query of staged writes (staged_steps.py), and the number of members that were
+    committed. `is_final` means that the query has no later step.
     """
 
     last_step: int
@@ -172,10 +171,10 @@ class Ledger(Struct, frozen=True, gc=False):
 
 
 class Transaction(Struct, frozen=True, kw_only=True, gc=False):
-    """The state of one transactional id. Times are those of the wall clock, in ms.
+    """The state of one transactional id. Times are wall-clock times, in ms.
 
-    The garbage collector does not track it: a shard has up to 100,000 of them, and the collector would block the event
-    loop for 100 ms each time it visits them.
+    The garbage collector does not track these objects (`gc=False`). A shard has up to 100,000 of them, and each full
+    collection would block the event loop for 100 ms.
     """
 
     producer_id: ProducerId
@@ -189,7 +188,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
     update_ms: int
     start_ms: int = NO_TIME
     client_version: int = 0
-    """The transaction.version of the last client: 2 if it uses one epoch for each transaction (KIP-890)."""
+    """The transaction.version of the last client. With version 2, each transaction has its own epoch (KIP-890)."""
     ended_by: EndedBy = EndedBy.CLIENT
     last_outcome: Outcome | None = None
     staged: Staged | None = None
@@ -197,7 +196,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def next_identity(self) -> ProducerIdentity:
-        """Return the identity that the producer has now, or will have when the markers are written."""
+        """The identity for the producer's next request: the current one, or that after the pending markers."""
         if self.next_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_id, ProducerEpoch(0))
         return ProducerIdentity(self.producer_id, self.producer_epoch)
@@ -206,14 +205,14 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
     def is_bumped(self) -> bool:
         """Whether the markers of the decided transaction have a higher producer epoch than its batches."""
         assert self.status.is_decided, f"{self.status.name} has no markers"
-        # The record was written by Kafka, which does not store the outcome.
+        # If there is no outcome, Kafka has written the record.
         if self.last_outcome is None:
             return self.client_version >= 2
         return self.last_outcome.identity.epoch < self.producer_epoch
 
     @property
     def is_prepared(self) -> bool:
-        """Whether this is a prepared member of a staged write, which waits for the decision of its step."""
+        """Whether this is a prepared member of a staged write, which is decided together with its step."""
         return self.staged is not None and self.staged.prepared_ms != NO_TIME
 
     @property
@@ -226,14 +225,15 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def has_lease(self) -> bool:
-        """Whether this is a member of a staged write that is not prepared yet, so that it must be renewed."""
+        """Whether this is an unprepared member of a staged write, whose lease must be renewed."""
         return self.staged is not None and not self.is_prepared
 
     @property
     def retry_identity(self) -> ProducerIdentity | None:
-        """Return the identity before the last bump, if its producer may still repeat the request that bumped it.
+        """The identity before the last epoch bump, if the producer may still repeat the request that caused the bump;
+        otherwise None.
 
-        At epoch 0 the bump took a fresh producer id, so the epoch is that of the previous one.
+        If the current epoch is 0, the bump assigned a new producer id, and `last_epoch` belongs to `previous_id`.
         """
         if self.last_epoch == NO_EPOCH:
             return None
@@ -253,13 +253,13 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def needs_fresh_id(self) -> bool:
-        """Whether the next bump of the epoch needs a new producer id."""
+        """Whether the next epoch bump needs a new producer id."""
         return self.producer_epoch >= CLIENT_EPOCH_MAX
 
     def initialized(
         self, fresh_id: ProducerId | None, *, timeout_ms: int, is_same_producer: bool, wall_ms: int
     ) -> Transaction:
-        """Return the state after a producer took over the transactional id. `fresh_id` is given if `needs_fresh_id`."""
+        """Return the state after the init of a producer. `fresh_id` must be given if `needs_fresh_id` is True."""
         bumped = self._bumped(fresh_id, keeps_last=is_same_producer)
         return replace(
             bumped,
@@ -276,7 +276,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
         wall_ms: int,
         ended_by: EndedBy = EndedBy.CLIENT,
     ) -> Transaction:
-        """Return the state after the abort of a transaction without partitions, which needs no markers."""
+        """Return the state after the abort of a transaction without partitions, for which no markers are needed."""
         return replace(
             self._bumped(fresh_id, keeps_last=True),
             status=TransactionStatus.COMPLETE_ABORT,
@@ -306,7 +306,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
     def with_partitions(
         self, partitions: Collection[TransactionPartition], *, is_tv2: bool, wall_ms: int
     ) -> Transaction:
-        """Return the state with these partitions added to the open transaction, or to a new one."""
+        """Return the state after partitions were added to the open transaction, or to a new transaction."""
         is_open = self.status is TransactionStatus.ONGOING
         assert is_open or self.status.is_between, f"partitions in {self.status.name}"
         return replace(
@@ -327,7 +327,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
         is_bumped: bool,
         wall_ms: int,
     ) -> Transaction:
-        """Return the state after the decision. `fresh_id` is given if the epoch is bumped and `needs_fresh_id`."""
+        """Return the state after the decision. `fresh_id` must be given if `is_bumped` and `needs_fresh_id`."""
         assert self.status is TransactionStatus.ONGOING, f"a decision in {self.status.name}"
         takes_id = is_bumped and self.needs_fresh_id
         assert takes_id is (fresh_id is not None), f"{fresh_id} at {self.producer_epoch}"
@@ -354,7 +354,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def completed(self, *, wall_ms: int) -> Transaction:
-        """Return the state when every partition has its marker."""
+        """Return the state after all partitions have acknowledged their marker."""
         assert self.status.is_decided, f"a completion in {self.status.name}"
         complete = replace(
             self,
@@ -377,14 +377,14 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransactionRecord(Struct, frozen=True, gc=False):
-    """A record of `__transaction_state`. A state of None deletes the transactional id."""
+    """A record of `__transaction_state`. If `state` is None, the record deletes the transactional id."""
 
     transactional_id: TransactionalId
     state: Transaction | None
 
 
 def created(producer_id: ProducerId, *, timeout_ms: int, wall_ms: int) -> Transaction:
-    """Return the state of a transactional id that was unknown."""
+    """Return the state of a new transactional id, with a producer at epoch 0."""
     return Transaction(
         producer_id=producer_id,
         producer_epoch=ProducerEpoch(0),
@@ -394,14 +394,14 @@ def created(producer_id: ProducerId, *, timeout_ms: int, wall_ms: int) -> Transa
 
 
 def created_ledger(*, wall_ms: int) -> Transaction:
-    """Return the state of a query's transactional id that has only the ledger of its steps, and no producer."""
+    """Return the state of a new transactional id that only stores the ledger of a query, without a producer."""
     return Transaction(
         producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH, timeout_ms=0, update_ms=wall_ms
     )
 
 
 def assert_legal(state: Transaction) -> None:
-    """Assert that the values of the fields are possible together."""
+    """Assert that the values of the fields are consistent."""
     status, epoch = state.status, state.producer_epoch
     assert not state.partitions or not status.is_between, f"partitions in {status.name}: {state}"
     assert state.next_id == NO_PRODUCER_ID or status.is_decided, f"next id in {status.name}"

@@ -1,8 +1,9 @@
-"""The encoding of `__transaction_state`: Kafka's TransactionLogKey and TransactionLogValue, which its tools read.
+"""The encoding of the records of `__transaction_state`, in Kafka's formats TransactionLogKey and TransactionLogValue.
 
-A key is an int16 version, 0, and the transactional id. A value begins with an int16 version. Version 1 is written; 0,
-which has no tagged fields, is read as well. Fields that Kafka lacks are tagged fields from 10,000 on, which its tools
-skip. Keys of other versions are skipped, because a newer release wrote them.
+A key is an int16 version, which is 0, and the transactional id. A value begins with an int16 version. Version 1 is
+written; version 0, which has no tagged fields, can also be read. Fields that do not exist in Kafka have tags from
+10,000 on, and Kafka's tools ignore them. Records whose key has another version are skipped, because a newer release has
+written them.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ _INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
-_HEAD: Final = struct.Struct(">hqhib")  # version, producer id, epoch, time-out, status
+_HEAD: Final = struct.Struct(">hqhib")  # version, producer id, epoch, timeout, status
 _TIMES: Final = struct.Struct(">qq")  # last update, start
 _STAGED_STEP: Final = struct.Struct(">qq")  # step, prepared
 _LEDGER: Final = struct.Struct(">qi?")
 _OUTCOME: Final = struct.Struct(">qh?")
-# Version, producer id, epoch, time-out, status, number of topics, last update, start; number of tagged fields; then the
-# tag, length and value of the client's version, the last epoch and the last outcome.
+# The most common form of a value: version, producer id, epoch, timeout, status, number of topics, last update, start
+# and number of tagged fields; then tag, length and value of the client's version, the last epoch and the last outcome.
 _USUAL: Final = struct.Struct(">hqhibBqq3sh3sh3sqh?")
 _USUAL_FORM: Final = (_VERSION, b"\x03\x02\x02", b"\x91\x4e\x02", b"\x95\x4e\x0b")
 _STATUSES: Final = {int(status): status for status in TransactionStatus}
@@ -78,17 +79,17 @@ _INT32_BYTES: Final = 4
 
 
 def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
-    """Return the key and value of a record. The value of an id that is deleted is None."""
+    """Return the key and the value of a record. The value of a tombstone is None."""
     key = bytearray(_INT16.pack(_KEY_VERSION))
     write_string(key, record.transactional_id)
     return bytes(key), None if record.state is None else _value(record.state)
 
 
 def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
-    """Return the record; None for a key that this release does not know.
+    """Decode a record. Return None if this release does not know the version of the key.
 
     Raises:
-        Malformed: the bytes are damaged, or a newer release wrote the value.
+        Malformed: the key or the value is not valid, or a newer release has written the value.
     """
     if key[: _INT16.size] != _KEY_START:
         if len(key) < _INT16.size:
@@ -133,7 +134,7 @@ def _value(state: Transaction) -> bytes:
 
 
 def _tags(state: Transaction) -> dict[int, bytes]:
-    """Return the tagged fields whose values are not the default ones."""
+    """Return the tagged fields of a value. Fields with their default values are omitted."""
     tags: dict[int, bytes] = {}
     if state.previous_id != NO_PRODUCER_ID:
         tags[_PREVIOUS_ID_TAG] = _INT64.pack(state.previous_id)
@@ -148,7 +149,7 @@ def _tags(state: Transaction) -> dict[int, bytes]:
     if state.staged is not None:
         staged = bytearray(_STAGED_STEP.pack(state.staged.step, state.staged.prepared_ms))
         write_compact_string(staged, state.staged.member)
-        # An older release ignores what follows the name of the member.
+        # Older releases ignore bytes after the name of the member.
         if state.staged.prepared_timeout_ms:
             staged += _INT64.pack(state.staged.prepared_timeout_ms)
         tags[_STAGED_TAG] = bytes(staged)
@@ -164,11 +165,10 @@ def _tags(state: Transaction) -> dict[int, bytes]:
 
 
 def _read_usual(value: bytes) -> Transaction | None:
-    """Decode a value of the most common form, which a client of transaction version 2 leaves after each transaction;
+    """Decode a value of the most common form: that after a transaction of a client of transaction version 2. Return
     None for a value of any other form.
 
-    `_read_value` takes three times as long, and no transaction of a shard makes progress while its records are
-    loaded.
+    `_read_value` takes three times as long, and the transactions of a shard make no progress during its load.
     """
     if len(value) != _USUAL.size:
         return None
@@ -246,7 +246,7 @@ def _read_topics(value: bytes, position: int, *, is_flexible: bool) -> tuple[_To
 
 
 def _partitions(topics: _Topics, topic_ids: bytes | None) -> Iterable[TransactionPartition]:
-    """Return the partitions. Kafka writes them without topic ids, so their topics are then known only by name."""
+    """Yield the partitions. `topic_ids` is None in records that Kafka has written; the ids are then NO_TOPIC_ID."""
     if topic_ids is None:
         topic_ids = NO_TOPIC_ID * len(topics)
     if len(topic_ids) != _UUID_BYTES * len(topics):
@@ -268,7 +268,9 @@ def _ended_by(field: bytes) -> EndedBy:
     try:
         return EndedBy(number)
     except ValueError:
-        raise Malformed(f"a transaction has the unknown value {number} for what ended it") from None
+        raise Malformed(
+            f"the cause of a transaction's end has the unknown number {number}"
+        ) from None
 
 
 def _last_outcome(field: bytes) -> Outcome:
@@ -300,4 +302,4 @@ _TAGGED_FIELDS: Final[dict[int, tuple[str, Callable[[bytes], Any]]]] = {
     _LEDGER_TAG: ("ledger", _ledger),
     _LAST_OUTCOME_TAG: ("last_outcome", _last_outcome),
 }
-"""For each tag, the field of `Transaction` and the function that reads it."""
+"""The field of `Transaction` for each tag, and the function that decodes the field."""

@@ -1,12 +1,12 @@
-"""The handlers of all transactional ids of one partition of `__transaction_state`.
+"""The request handlers for all transactional ids of one partition of `__transaction_state`.
 
-`odradek_broker.coordination` hosts the shards. Every handler returns a `Step` whose records have been replayed
-already; `TransactionTable.replay` is for loading. `now_ms` is the time of the monotonic clock, which time-outs use;
-`wall_ms` is the time that records contain. Responses and orders leave when the records of their step are committed:
-no producer learns of a decision, and no marker is written, before the decision is durable.
+`odradek_broker.coordination` hosts the shards. Every handler returns a `Step` whose records it has already replayed;
+otherwise `TransactionTable.replay` is called only during a load. `now_ms` is monotonic time, for timeouts; `wall_ms` is
+wall-clock time, for records. Responses are sent and orders are carried out when the records of their step are
+committed, so no producer gets a response, and no marker is written, before the decision is durable.
 
-While markers are due, a request for the next transaction waits for the completion (`HeldRequests`). It is then
-decided in the same step as the completion, so that the two become one append.
+While markers are pending, a request for the producer's next transaction waits until they are acknowledged
+(`HeldRequests`). The request is then handled in the same step as the completion, so that both become one append.
 """
 
 from __future__ import annotations
@@ -64,23 +64,22 @@ ID_BYTES_MAX: Final = 32_767
 _MARKER_DONE: Final = frozenset(
     {
         ErrorCode.NONE,
-        # The partition has a marker of a higher epoch, which can only be that of a later decision.
+        # The partition has a higher epoch, so it has the marker of this decision or of a later one.
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        # The topic was deleted: the sender's image is newer than those that registered the partition.
+        # The topic was deleted, because the sender's image cannot be too old to contain it (marker_sender.py).
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
 _ABORTED_BY_OTHERS: Final = frozenset({EndedBy.TIMEOUT, EndedBy.OPERATOR})
 _POSTPONED_MS: Final = 1_000
 HELD_MS_MAX: Final = 60_000
-"""The longest time for which a request is held, whatever limit of its own it has."""
+"""The longest time for which a request may wait, even if the request has a higher limit."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TransactionShard:
-    """The handlers of one shard; `table` has its state. The host of the shard keeps `reserve` filled with
-    producer ids. All shards of a process share `clock`, so a shard that was loaded after a jump of the wall clock does
-    not believe it either.
+    """The handlers of one shard. `table` is its state, and the host fills `reserve` with producer ids. All shards of a
+    process share `clock`, so that a shard which is loaded after a jump of the wall clock ignores the jump, too.
     """
 
     settings: TransactionSettings
@@ -101,7 +100,7 @@ class TransactionShard:
     def handle_init(
         self, request_id: RequestId, init: InitProducer, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Handle InitProducerId: give the producer of a transactional id an identity that fences all earlier ones."""
+        """Handle InitProducerId. The producer gets an identity that fences all earlier producers of the id."""
         error = self._refuse_init(init)
         if error is not ErrorCode.NONE:
             return respond(request_id, Initialized(error=error))
@@ -113,8 +112,8 @@ class TransactionShard:
             state = replace(state, ledger=ledger)
             return self._initialized(request_id, init.transactional_id, state)
         if state.status is TransactionStatus.ONGOING:
-            # The producer that began the transaction has stopped, or has given the transaction up and sends its present
-            # identity.
+            # Abort the transaction of the previous producer or, if the request has an identity, of the same producer,
+            # which abandons the transaction.
             ended_by = EndedBy.FENCE if init.identity is None else EndedBy.CLIENT
             step = self.decide(
                 init.transactional_id,
@@ -148,7 +147,7 @@ class TransactionShard:
 
     @judges
     def _refuse_init(self, init: InitProducer) -> ErrorCode:
-        # Slots of staged writes have producers that `OpenStaged` gives them, and no others.
+        # The slots of staged writes get their identities only from `OpenStaged`.
         if not _is_valid(init.transactional_id) or SLOT_SEPARATOR in init.transactional_id:
             return ErrorCode.INVALID_REQUEST
         if not init.is_two_phase and not 0 < init.timeout_ms <= self.settings.max_timeout_ms:
@@ -162,8 +161,8 @@ class TransactionShard:
             return self._need_fresh_id()
         if init.identity is not None:
             match = state.match(init.identity)
-            # A delayed copy of an earlier InitProducerId must not end the transaction that its producer has begun
-            # since.
+            # A late copy of an earlier InitProducerId must not abort the transaction that the producer has begun in the
+            # meantime.
             is_late = match is Match.RETRY and state.status is TransactionStatus.ONGOING
             if is_late or match not in (Match.CURRENT, Match.RETRY):
                 return ErrorCode.PRODUCER_FENCED
@@ -174,14 +173,14 @@ class TransactionShard:
         return ErrorCode.NONE
 
     def _need_fresh_id(self) -> ErrorCode:
-        # Old clients treat the other retriable codes as final here.
+        # Old clients do not retry this request after other retriable error codes.
         return ErrorCode.NONE if self.reserve else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def handle_add(
         self, request_id: RequestId, add: AddPartitions, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Handle AddPartitionsToTxn, AddOffsetsToTxn, and the request of a partition leader before a transaction's
-        first batch.
+        """Handle AddPartitionsToTxn, AddOffsetsToTxn, and the registration that a partition leader sends before it
+        writes a transaction's first batch.
         """
         error = self._refuse_add(add)
         if error is not ErrorCode.NONE:
@@ -228,7 +227,7 @@ class TransactionShard:
         *,
         is_tv2: bool,
     ) -> ErrorCode:
-        """Return the error for a request that must have the present identity of the producer; NONE if it does."""
+        """Return NONE if the request has the current identity of the producer, or else an error code."""
         if not _is_valid(transactional_id):
             return ErrorCode.INVALID_REQUEST
         match = Match.FOREIGN if state is None else state.match(identity)
@@ -237,8 +236,8 @@ class TransactionShard:
         if match is Match.CURRENT:
             return ErrorCode.NONE
         if match is Match.RETRY and _was_aborted_by_others(state):
-            # A client of transaction.version 0 or 1 aborts after this code, and asks for a new identity with its
-            # present one.
+            # After this error code, a client of transaction version 0 or 1 aborts, and sends InitProducerId with its
+            # current identity.
             if not is_tv2:
                 return ErrorCode.INVALID_PRODUCER_ID_MAPPING
             return ErrorCode.TRANSACTION_ABORTABLE
@@ -246,8 +245,8 @@ class TransactionShard:
 
     @judges
     def handle_verify(self, request_id: RequestId, verify: VerifyPartitions) -> TransactionStep:
-        """Handle AddPartitionsToTxn with VerifyOnly: return whether a transactional batch may enter these
-        partitions.
+        """Handle AddPartitionsToTxn with VerifyOnly. The response has NONE for each partition that belongs to the open
+        transaction, so that a batch of the transaction may be written to it.
         """
         state = self.table.get(verify.transactional_id)
         error = self._refuse_identity(state, verify.transactional_id, verify.identity, is_tv2=True)
@@ -271,7 +270,7 @@ class TransactionShard:
     def handle_end(
         self, request_id: RequestId, end: EndTransaction, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Handle EndTxn: commit or abort the producer's transaction."""
+        """Handle EndTxn. The producer's transaction is committed or aborted."""
         verdict = self._judge_end_tv2(end) if end.is_tv2 else self._judge_end(end)
         if isinstance(verdict, Ended):
             return respond(request_id, verdict)
@@ -303,7 +302,7 @@ class TransactionShard:
 
     @judges
     def _judge_end(self, end: EndTransaction) -> Ended | None:
-        """Return the response to a client of transaction version 0 or 1; None if its transaction is open and must be
+        """Return the response to a client of transaction version 0 or 1, or None if its open transaction must be
         decided.
         """
         state = self.table.get(end.transactional_id)
@@ -315,15 +314,15 @@ class TransactionShard:
             return Ended(error=ErrorCode.INVALID_TXN_STATE)
         if state.status is TransactionStatus.ONGOING:
             return None
-        # The client repeats its request; it uses one identity for all its transactions.
+        # The client repeats its request. Its identity is the same in all transactions.
         if state.status.is_commit is end.is_commit:
             return Ended()
         return Ended(error=ErrorCode.INVALID_TXN_STATE)
 
     @judges
     def _judge_end_tv2(self, end: EndTransaction) -> Ended | None:
-        """Return the response to a client of transaction version 2; None if its transaction must be decided, or aborted
-        without partitions.
+        """Return the response to a client of transaction version 2, or None if its transaction (with or without
+        partitions) must be decided.
         """
         state = self.table.get(end.transactional_id)
         if not _is_valid(end.transactional_id):
@@ -337,7 +336,7 @@ class TransactionShard:
             TransactionStatus.EMPTY,
             TransactionStatus.ONGOING,
         ):
-            # Another transaction has begun since the decision, or the producer has a new identity.
+            # Another transaction has begun since the decision, or the producer has got a new identity.
             return Ended(error=ErrorCode.PRODUCER_FENCED)
         if state.status.is_commit is end.is_commit:
             return self._ended(end)
@@ -347,7 +346,7 @@ class TransactionShard:
 
     def _judge_current_end(self, end: EndTransaction, state: Transaction) -> Ended | None:
         is_open = state.status is TransactionStatus.ONGOING
-        # Members of a staged step are decided together, by CompleteStep.
+        # Members of a step of staged writes are decided together, by CompleteStep.
         if state.staged is not None or (end.is_commit and not is_open):
             return Ended(error=ErrorCode.INVALID_TXN_STATE)
         if state.needs_fresh_id and not state.status.is_decided and not self.reserve:
@@ -357,8 +356,8 @@ class TransactionShard:
     def handle_abort(
         self, request_id: RequestId, abort: AbortTransaction, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Abort a transaction for an operator. Its producer may then still request the abort, and begin the next
-        transaction.
+        """Abort a transaction on request of an operator. The producer is not fenced: it may still abort, and then begin
+        its next transaction.
         """
         refusal = self._refuse_abort(abort)
         if refusal is not None:
@@ -387,22 +386,22 @@ class TransactionShard:
         if state is None:
             return Aborted(
                 error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-                error_message=f"transactional id {name} is unknown",
+                error_message=f"the transactional id {name} does not exist",
             )
         if state.status is not TransactionStatus.ONGOING and state.staged is None:
             return Aborted(
                 error=ErrorCode.INVALID_TXN_STATE,
-                error_message=f"{name} has no open transaction: it is {state.status.kafka_name}",
+                error_message=f"{name} has no open transaction; its state is {state.status.kafka_name}",
             )
         if state.is_prepared and not abort.is_forced:
             return Aborted(
                 error=ErrorCode.INVALID_TXN_STATE,
-                error_message=f"{name} is prepared and waits for its step: set is_forced (--force) to abort it",
+                error_message=f"{name} is prepared and waits for its step: to abort it anyway, set is_forced (--force)",
             )
         if state.needs_fresh_id and not self.reserve:
             return Aborted(
                 error=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                error_message="the coordinator has no producer ids at the moment",
+                error_message="the coordinator waits for new producer ids from the controller: try again",
             )
         return None
 
@@ -417,7 +416,7 @@ class TransactionShard:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Decide an open transaction. If it needs a new producer id, the caller must have checked that there is one."""
+        """Decide an open transaction. The caller must have checked that there is a new producer id if one is needed."""
         fresh_id: ProducerId | None = None
         if is_bumped and state.needs_fresh_id:
             fresh_id = self.reserve.take()
@@ -451,10 +450,9 @@ class TransactionShard:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Handle the response of a partition leader to a marker. The last acknowledgement of a decision completes the
-        transaction.
+        """Handle the response of a partition leader to a marker. The last acknowledgement completes the transaction.
 
-        After an error for which the marker is sent again, nothing changes.
+        Error codes after which the marker is sent again are ignored.
         """
         if error not in _MARKER_DONE:
             return NOTHING
@@ -462,7 +460,7 @@ class TransactionShard:
         if due is None:
             return NOTHING
         state = self.table.get(due.transactional_id)
-        assert state is not None, f"{due.transactional_id} was forgotten before its completion"
+        assert state is not None, f"{due.transactional_id} was deleted before its completion"
         completed = state.completed(wall_ms=wall_ms)
         report = TransactionCompleted(
             transactional_id=due.transactional_id,
@@ -501,8 +499,8 @@ class TransactionShard:
     def tick(self, *, now_ms: int, wall_ms: int, can_write: bool = True) -> TransactionStep:
         """Refuse requests that have waited too long, abort transactions that timed out, and delete expired ids.
 
-        Call it a few times a second. `can_write` is False if the partition lacks in-sync replicas: then nothing is
-        decided, because a decision that cannot be written would make the shard load again, each time.
+        The host calls this a few times a second. `can_write` is False if the partition has too few in-sync replicas.
+        Nothing is decided then, because the shard would be loaded again after each failed write.
         """
         step: TransactionStep = Step(
             responses=tuple(
@@ -546,7 +544,7 @@ class TransactionShard:
         )
 
     def loaded(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
-        """Finish loading: send the markers of all decisions that are not complete, and start the time-outs."""
+        """Finish a load: send the markers of all decided transactions that are not complete, and start all timeouts."""
         self.table.loaded(now_ms=now_ms, wall_ms=wall_ms)
         self.staged.loaded(now_ms=now_ms)
         orders = [
@@ -556,7 +554,7 @@ class TransactionShard:
         return Step(orders=tuple(orders))
 
     def move(self, transactional_id: TransactionalId, state: Transaction | None) -> TransactionStep:
-        """Replay the record of a state change; `MOVES` must allow that change, unless only the ledger changes."""
+        """Replay and return the record of a state change. `MOVES` must allow it, unless only the ledger changes."""
         before = self.table.get(transactional_id)
         moved_from = None if before is None else before.status
         moved_to = None if state is None else state.status
@@ -593,7 +591,7 @@ def _refusal(request: HoldableRequest, error: ErrorCode) -> Any:
 
 
 def partition_key(transactional_id: str) -> str:
-    """Return the text whose hash determines the partition. For a slot this is its query, so that it has the same
-    partition as the ledger.
+    """Return the text whose hash determines the partition: the id or, for a slot of staged writes, the name of its
+    query, so that all slots are in the same partition as the ledger.
     """
     return transactional_id.partition(SLOT_SEPARATOR)[0]

@@ -1,7 +1,7 @@
-"""The transactional ids of one shard: their states, when open transactions time out, and which ids have expired.
+"""The transactional ids of one shard: their states, the timeouts of open transactions, and the expiry of ids.
 
-Only `replay` changes the states; it applies a record of a load or of a handler. Deadlines are not part of the log. They
-use the monotonic clock, so that a jump of the wall clock does not end a transaction.
+Only `replay` changes the states. It is called by handlers, and during a load. Deadlines are not written to the log.
+They are monotonic times, so that a jump of the wall clock does not abort a transaction.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from odradek_broker.transactions.transaction import (
 )
 from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
 
-_FINAL_LEDGER_MS: Final = 3_600_000  # a query with a single step is not repeated after a long time
-_RECORD_BYTES: Final = 200  # most bytes of a record without its id and its partitions
-_PARTITION_BYTES: Final = 32  # most bytes of a partition without the name of its topic
+_FINAL_LEDGER_MS: Final = 3_600_000  # a batch write, which has a single step, is not repeated later
+_RECORD_BYTES: Final = 200  # the size limit of a record without its id and its partitions
+_PARTITION_BYTES: Final = (
+    32  # the size limit of a partition in a record, without the name of its topic
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,20 +43,20 @@ class TransactionTable:
     _by_producer: dict[ProducerId, TransactionalId] = field(default_factory=dict)
     _deadline_ms: dict[TransactionalId, int] = field(default_factory=dict)
     _deadlines: list[tuple[int, TransactionalId]] = field(default_factory=list)
-    """A heap of deadlines, some of which may be those of transactions that have ended. `_deadline_ms` has the valid
-    ones.
+    """A heap of deadlines. Only those that are also in `_deadline_ms` are valid; the others belong to transactions that
+    have ended.
     """
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
     _open: dict[TransactionalId, int] = field(default_factory=dict)
-    """The time at which each open transaction began, on the wall clock."""
+    """The wall-clock time at which each open transaction began."""
     _decided: dict[TransactionalId, None] = field(default_factory=dict)
     _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
     """The slots (transactional ids) of each query of staged writes (staged_steps.py)."""
     _slot_bytes: dict[str, int] = field(default_factory=dict)
-    """The most bytes that the records of each query's slots take."""
+    """An upper bound for the size of the records of each query's slots."""
     _member_counts: dict[tuple[str, int], int] = field(default_factory=dict)
-    """How many members of each query and step of staged writes are not decided."""
+    """The number of undecided members of each query and step of staged writes."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -63,11 +65,11 @@ class TransactionTable:
         return self._states.get(transactional_id)
 
     def items(self) -> Iterator[tuple[TransactionalId, Transaction]]:
-        """Return all ids with their states, as they are at this call."""
+        """Iterate over a snapshot of all ids and their states."""
         return iter(list(self._states.items()))
 
     def open_since_ms(self) -> Collection[int]:
-        """Return the time at which each open transaction began, on the wall clock."""
+        """Return the wall-clock times at which the open transactions began."""
         return self._open.values()
 
     def slots_of(self, query: str) -> list[tuple[TransactionalId, Transaction]]:
@@ -79,11 +81,11 @@ class TransactionTable:
         return ((name, self._states[name]) for names in self._slots.values() for name in names)
 
     def slot_bytes(self, query: str) -> int:
-        """Return the most bytes that one record of each slot of a query takes, all together."""
+        """Return an upper bound for the size of a batch with one record of each slot of a query."""
         return self._slot_bytes.get(query, 0)
 
     def has_members(self, query: str, step: int) -> bool:
-        """Return whether a step of staged writes has a member that is not decided."""
+        """Return whether a step of staged writes has an undecided member."""
         return (query, step) in self._member_counts
 
     def _count_member(self, query: str, state: Transaction | None, change: int) -> None:
@@ -97,7 +99,7 @@ class TransactionTable:
             del self._member_counts[key]
 
     def decided(self) -> Iterator[tuple[TransactionalId, Transaction]]:
-        """Return the ids whose transactions are decided and not complete, with their states."""
+        """Iterate over the ids whose transactions are decided but not complete, with their states."""
         return ((name, self._states[name]) for name in self._decided)
 
     def replay(self, record: TransactionRecord) -> None:
@@ -142,20 +144,19 @@ class TransactionTable:
             self._deadline_ms.pop(transactional_id, None)
 
     def start_timeout(self, transactional_id: TransactionalId, deadline_ms: int) -> None:
-        """Set the time on the monotonic clock at which the open transaction of this id times out."""
+        """Set the monotonic time at which the open transaction of this id times out."""
         self._deadline_ms[transactional_id] = deadline_ms
         heapq.heappush(self._deadlines, (deadline_ms, transactional_id))
-        # The deadlines of transactions that have ended stay in the heap, and most transactions end long before their
-        # deadlines.
+        # The heap is rebuilt when most of its deadlines belong to transactions that have ended.
         if len(self._deadlines) > 2 * len(self._deadline_ms) + 1_000:
             self._deadlines = [(due_ms, name) for name, due_ms in self._deadline_ms.items()]
             heapq.heapify(self._deadlines)
 
     def loaded(self, *, now_ms: int, wall_ms: int) -> None:
-        """Start the time-outs of all open transactions.
+        """Start the timeouts of all open transactions. This is called after a load.
 
-        Only this method and `expired` compare the wall clock with times of the log. A clock that jumped may shorten
-        the remaining time to `load_grace_ms`, and never extends it.
+        Only this method and `expired` compare the wall clock with times of the log. If the wall clock has jumped, the
+        remaining time may be as short as `load_grace_ms`, but never longer than the transaction's timeout.
         """
         for transactional_id in self._open:
             state = self._states[transactional_id]
@@ -165,11 +166,13 @@ class TransactionTable:
                 self.start_timeout(transactional_id, now_ms + left_ms)
         for transactional_id, state in self.slots():
             if state.has_lease:
-                # Renewals are in memory only, so each member has one full lease after a load.
+                # Renewals are in memory only, so each member gets a full lease after a load.
                 self.start_timeout(transactional_id, now_ms + self.settings.staged_lease_ms)
 
     def timed_out(self, now_ms: int) -> TransactionalId | None:
-        """Return a transaction that has timed out, or None. It is returned again until the caller ends it."""
+        """Return the id of a transaction that has timed out, or None. The same id is returned until the transaction
+        has ended.
+        """
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             deadline_ms, transactional_id = self._deadlines[0]
             if self._deadline_ms.get(transactional_id) == deadline_ms:
@@ -178,9 +181,9 @@ class TransactionTable:
         return None
 
     def expired(self, *, now_ms: int, wall_ms: int) -> list[TransactionalId]:
-        """Return ids that were not used for `id_expiration_ms`.
+        """Return ids that have not been used for `id_expiration_ms`.
 
-        All ids are examined once in each `remove_expired_interval_ms`, a bounded number of them in each call.
+        All ids are checked once in `remove_expired_interval_ms`; each call checks a bounded number of them.
         """
         settings = self.settings
         wall_ms = self.clock.read(now_ms=now_ms, wall_ms=wall_ms)
@@ -201,8 +204,8 @@ class TransactionTable:
         query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
         of_query = self._states.get(TransactionalId(query))
         if of_query is not None and of_query.ledger is not None and of_query.ledger.is_final:
-            # A final ledger belongs to a batch write, whose slots no other query uses. The ledger is kept until they
-            # have expired, because only the ledger shows that they may expire early.
+            # A final ledger belongs to a batch write, whose slots are not used again. The ledger is deleted after the
+            # slots, because without the ledger they would not expire early.
             if not separator and query in self._slots:
                 return False
             expiration_ms = _FINAL_LEDGER_MS
@@ -213,14 +216,14 @@ class TransactionTable:
     def resolve(
         self, identity: ProducerIdentity, topic_id: TopicId, partition: PartitionIndex
     ) -> Resolution:
-        """Return how the transaction with this identity ended, for a partition leader in whose partition it is open."""
+        """Return the resolution of the transaction with this identity, which is open in the given partition."""
         transactional_id = self._by_producer.get(identity.producer_id)
         if transactional_id is None:
             return Resolution.UNKNOWN
         state = self._states[transactional_id]
         outcome = state.last_outcome
         if state.status.is_decided:
-            # The markers are being written. Partitions that have acknowledged theirs count as well.
+            # Markers are pending. LIVE is also returned for partitions that have already acknowledged their marker.
             if outcome is None or outcome.identity == identity:
                 return Resolution.LIVE
         elif state.status is TransactionStatus.ONGOING or state.is_prepared:
@@ -242,10 +245,10 @@ def _state_bytes(transactional_id: TransactionalId, state: Transaction | None) -
 
 
 def record_bytes(transactional_id: str) -> int:
-    """Return the most bytes of a record without partitions."""
+    """Return an upper bound for the size of a record without partitions."""
     return _RECORD_BYTES + len(transactional_id.encode())
 
 
 def partitions_bytes(partitions: Iterable[TransactionPartition]) -> int:
-    """Return the most bytes that these partitions take in a record."""
+    """Return an upper bound for the size of partitions in a record."""
     return sum(_PARTITION_BYTES + len(partition.topic.encode()) for partition in partitions)
