@@ -48,7 +48,7 @@ class HeldRequests(Generic[K, Q]):
         return True
 
     def take(self, key: K) -> list[HeldRequest[Q]]:
-        """Remove and return the requests of this key, in the order of their arrival."""
+        """Remove and return the parked requests of this key, in the order of their arrival."""
         taken = list(self._by_key.pop(key, {}).values())
         self._count -= len(taken)
         # The deadlines of removed requests stay in the heap until they pass, or until they are more than half of it.
@@ -60,7 +60,7 @@ class HeldRequests(Generic[K, Q]):
         return taken
 
     def take_expired(self, now_ms: int) -> list[HeldRequest[Q]]:
-        """Remove and return the requests whose deadline has passed."""
+        """Remove and return the parked requests whose deadline has passed."""
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, request_id, key = heapq.heappop(self._deadlines)

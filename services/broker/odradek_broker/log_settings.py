@@ -54,7 +54,7 @@ class LogSettings(NodeSettings):
     )
     log_index_size_max_bytes: int = setting(
         "log.index.size.max.bytes",
-        "Largest size of a segment's index. When the index is full, a new segment begins.",
+        "Maximum size of a segment's index. When the index is full, a new segment begins.",
         default=10 << 20,
         unit="bytes",
         minimum=4,
@@ -242,7 +242,7 @@ class LogSettings(NodeSettings):
     )
     message_max_bytes: int = setting(
         "message.max.bytes",
-        "Largest record batch that a client may produce.",
+        "Maximum size of a record batch that a client may produce.",
         default=(1 << 20) + 12,
         unit="bytes",
         minimum=0,

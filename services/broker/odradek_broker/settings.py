@@ -68,7 +68,7 @@ class BrokerSettings(ListenerSettings):
     )
     replica_fetch_bytes_max: int = setting(
         "replica.fetch.max.bytes",
-        "Most bytes of records of one partition in one replication message to a follower.",
+        "Maximum bytes of records of one partition in one replication message to a follower.",
         default=1 << 20,
         unit="bytes",
         minimum=1024,
@@ -76,7 +76,7 @@ class BrokerSettings(ListenerSettings):
     )
     replica_fetch_response_bytes_max: int = setting(
         "replica.fetch.response.max.bytes",
-        "Size of the largest replication message that a leader sends to a follower.",
+        "Maximum size of a replication message from a leader to a follower.",
         default=4 << 20,
         unit="bytes",
         minimum=1024,
@@ -84,16 +84,16 @@ class BrokerSettings(ListenerSettings):
     )
     replica_credit_bytes: int = setting(
         "replica.credit.bytes",
-        "Most bytes of records that a leader may send to this broker's replicas on one replication stream before"
-        " this broker has stored them.",
+        "Maximum bytes of records that a leader may send on one replication stream to this broker before this broker"
+        " has stored them.",
         default=16 << 20,
         unit="bytes",
         minimum=1 << 20,
     )
     follower_replication_throttled_rate: int = setting(
         "follower.replication.throttled.rate",
-        "Most bytes a second that all followers on this broker which are far behind their leaders receive together,"
-        " so that their catch-up does not slow down other replicas. Followers near the end of the log are not"
+        "Maximum bytes per second that all followers on this broker together receive while they are far behind their"
+        " leaders, so that their catch-up does not slow down other replicas. Followers near the end of the log are not"
         " limited. 0: no limit. A dynamic config of this broker, or of all brokers, overrides this setting.",
         default=0,
         unit="bytes/s",
@@ -151,7 +151,7 @@ class BrokerSettings(ListenerSettings):
     )
     pool_threads_max: int = setting(
         "background.threads",
-        "Most threads for syncs to disk and for reads that miss the page cache.",
+        "Maximum number of threads for syncs to disk and for reads that miss the page cache.",
         default=8,
         minimum=1,
         maximum=64,
@@ -159,7 +159,7 @@ class BrokerSettings(ListenerSettings):
 
     fetch_bytes_max: int = setting(
         "fetch.max.bytes",
-        "Largest response to a fetch request. A first batch that is larger is still returned.",
+        "Maximum size of the response to a fetch request. If the first batch is larger, it is still returned.",
         default=55 << 20,
         unit="bytes",
         minimum=1024,
@@ -167,8 +167,8 @@ class BrokerSettings(ListenerSettings):
 
     connections_max: int = setting(
         "max.connections",
-        "Most open connections of all Kafka listeners together, and of each gRPC listener. All gRPC listeners"
-        " together use at most a quarter of the process's file descriptors.",
+        "Maximum number of open connections of all Kafka listeners together, and of each gRPC listener. All gRPC"
+        " listeners together use at most a quarter of the process's file descriptors.",
         default=10_000,
         minimum=1,
     )
@@ -182,24 +182,25 @@ class BrokerSettings(ListenerSettings):
     )
     connections_max_per_ip: int = setting(
         "max.connections.per.ip",
-        "Most connections to the Kafka listeners from one IP address, and to each gRPC listener for clients.",
+        "Maximum number of connections from one IP address to all Kafka listeners together, and to each gRPC listener"
+        " for clients.",
         default=_INT32_MAX,
         minimum=1,
     )
     queued_request_bytes_max: int = setting(
         "queued.max.request.bytes",
-        "Most bytes of large requests that have partly arrived, on all Kafka connections together; also the most memory"
-        " of decoded large requests. At the limit, all of these connections but one wait until other requests are"
-        " complete. Parts of large requests may be kept in a file in log.dirs. One client (a principal, or an address"
-        " if it is not authenticated) may use an eighth of the limit for arriving requests and a quarter for decoded"
-        " ones.",
+        "Maximum bytes of large requests that have partly arrived, on all Kafka connections together; also the maximum"
+        " memory of decoded large requests. At the limit, all of these connections but one wait until other requests"
+        " are complete. Parts of large requests may be kept in a file in log.dirs. One client (a principal, or an"
+        " address if it is not authenticated) may use an eighth of the limit for arriving requests and a quarter for"
+        " decoded ones.",
         default=256 << 20,
         unit="bytes",
         minimum=1 << 20,
     )
     socket_request_bytes_max: int = setting(
         "socket.request.max.bytes",
-        "Largest request that a Kafka listener accepts. A larger one closes the connection.",
+        "Maximum size of a request that a Kafka listener accepts. A larger request closes the connection.",
         default=100 << 20,
         unit="bytes",
         minimum=1024,
@@ -214,21 +215,21 @@ class BrokerSettings(ListenerSettings):
     )
     group_min_session_timeout_ms: int = setting(
         "group.min.session.timeout.ms",
-        "Shortest session timeout that a member of a classic group may ask for.",
+        "Minimum session timeout that a member of a classic group may request.",
         default=6_000,
         unit="ms",
         minimum=1,
     )
     group_max_session_timeout_ms: int = setting(
         "group.max.session.timeout.ms",
-        "Longest session timeout that a member of a classic group may ask for.",
+        "Maximum session timeout that a member of a classic group may request.",
         default=1_800_000,
         unit="ms",
         minimum=1,
     )
     group_max_size: int = setting(
         "group.max.size",
-        "Most members of a classic group. Further members are refused.",
+        "Maximum number of members of a classic group. Further members are refused.",
         default=_INT32_MAX,
         minimum=1,
     )
@@ -256,7 +257,7 @@ class BrokerSettings(ListenerSettings):
     )
     group_consumer_max_size: int = setting(
         "group.consumer.max.size",
-        "Most members of a consumer group (KIP-848). Further members are refused.",
+        "Maximum number of members of a consumer group (KIP-848). Further members are refused.",
         default=_INT32_MAX,
         minimum=1,
     )
@@ -316,7 +317,7 @@ class BrokerSettings(ListenerSettings):
     )
     offset_metadata_bytes_max: int = setting(
         "offset.metadata.max.bytes",
-        "Longest metadata string that a client may commit with an offset.",
+        "Maximum length of the metadata string that a client may commit with an offset.",
         default=4096,
         unit="bytes",
         minimum=0,
@@ -331,7 +332,7 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms",
-        "Longest transaction timeout that a producer may ask for.",
+        "Maximum transaction timeout that a producer may request.",
         default=900_000,
         unit="ms",
         minimum=1,
@@ -352,7 +353,7 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_topic_min_isr: int = setting(
         "transaction.state.log.min.isr",
-        "In-sync replicas that a write to __transaction_state needs. It has an effect only when "
+        "Number of in-sync replicas that a write to __transaction_state needs. It has an effect only when "
         "the topic is created, and"
         " is lowered to the number of replicas that the topic gets.",
         default=2,
@@ -414,7 +415,7 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_partitions_max: int = setting(
         "transaction.partitions.max",
-        "Most partitions of one transaction (not in Kafka). A producer that writes to more must "
+        "Maximum number of partitions of one transaction (not in Kafka). A producer that writes to more must "
         "abort the transaction.",
         default=10_000,
         minimum=1,
@@ -422,7 +423,8 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_ids_max: int = setting(
         "transaction.ids.max",
-        "Most transactional ids in one partition of __transaction_state (not in Kafka). Further ids are refused.",
+        "Maximum number of transactional ids in one partition of __transaction_state (not in Kafka). Further ids are"
+        " refused.",
         default=100_000,
         minimum=1,
     )

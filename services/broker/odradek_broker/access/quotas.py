@@ -46,7 +46,7 @@ class TokenBucket:
         self._tokens = min(self._tokens, rate * self._burst_s)
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take tokens, and return how many seconds the client has to wait; 0 if the number is not negative."""
+        """Take tokens, and return how many seconds the client has to wait until their number is not negative."""
         self._fill(now_s)
         self._tokens -= tokens
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate

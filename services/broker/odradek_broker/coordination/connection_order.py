@@ -35,7 +35,7 @@ class ConnectionOrder:
     """
 
     __slots__ = ("_first", "_last")
-    NAMES_MAX = 200_000  # the most ids whose last connection is stored
+    NAMES_MAX = 200_000  # the maximum number of ids whose last connection is stored
 
     def __init__(self, last_number: int, *, is_first: bool) -> None:
         self._first = last_number if is_first else last_number + 1

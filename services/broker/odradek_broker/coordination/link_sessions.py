@@ -100,7 +100,9 @@ class LinkSessions(Generic[E, R]):
         if before is not None:
             older, task = before
             if older >= number:
-                raise StreamRefused(Refusal.SUPERSEDED, "a newer session of this broker is open")
+                raise StreamRefused(
+                    Refusal.SUPERSEDED, "a newer session of the calling broker is open"
+                )
             task.cancel()
         current = asyncio.current_task()
         assert current is not None

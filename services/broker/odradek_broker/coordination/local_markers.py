@@ -35,7 +35,7 @@ from odradek_runtime.logs import event_log
 
 _TIMEOUT_MS: Final = 15_000
 PARTITIONS_AT_ONCE: Final = 50
-"""The most partitions to which one turn of the event loop writes. An append takes 100 to 150 us."""
+"""The maximum number of partitions to which one turn of the event loop writes. An append takes 100 to 150 us."""
 _log = event_log(__name__)
 OnWritten = Callable[[ErrorCode], None]
 
@@ -153,7 +153,7 @@ class LocalMarkers:
 
 def _each(on_done: Sequence[OnWritten]) -> Callable[[Sequence[ErrorCode]], None]:
     def written(codes: Sequence[ErrorCode]) -> None:
-        for one_done, code in zip(on_done, codes, strict=True):
-            one_done(code)
+        for notify, code in zip(on_done, codes, strict=True):
+            notify(code)
 
     return written

@@ -1,4 +1,4 @@
-"""gRPC streams of numbered requests (entries) to other brokers: registrations and transaction markers.
+"""gRPC streams of numbered requests (entries) to other brokers: registrations (registrar.py) and transaction markers.
 
 There is one stream of each kind to a broker, which is opened when the first entry is sent. Entries of one turn of the
 event loop are sent in one message. If the stream breaks, or cannot be opened, all entries without a response fail. This
@@ -86,9 +86,8 @@ class PeerStreams(Generic[E, R]):
         encode: Callable[[pb.TransactionLinkHello | None, Iterable[E]], bytes],
         decode: Callable[[bytes], Iterable[R]],
     ) -> None:
-        self.broker_epoch: BrokerEpoch | None = (
-            None  # set after this broker has registered; nothing is sent before
-        )
+        # None until this broker has registered. Nothing is sent before that.
+        self.broker_epoch: BrokerEpoch | None = None
         self.kind = kind
         self._cluster_id = cluster_id
         self._broker_id = broker_id

@@ -34,8 +34,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.clock import Clock
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""The most offsets that the group coordinator handles in one step, which occupies the event loop for about 10 us for
-each offset.
+"""The maximum number of offsets that the group coordinator handles in one step, which occupies the event loop for about
+10 us for each offset.
 """
 _PAUSE_S: Final = 0.05
 _FINAL: Final = {
@@ -130,10 +130,10 @@ class TransactionalOffsets:
             response = await self._groups.commit_in_transaction(request, registered)
             if not isinstance(response, NeedsRegistration):
                 return response
-            answer = await self._register(registration)
-            code = self._verdict(answer)
+            registration_response = await self._register(registration)
+            code = self._verdict(registration_response)
             if code is ErrorCode.NONE:
-                registered = _registered(response, registration, answer)
+                registered = _registered(response, registration, registration_response)
             elif code in _FINAL:
                 return OffsetsAnswer(error=_FINAL[code])
             elif self._now_ms() >= registration.deadline_ms:

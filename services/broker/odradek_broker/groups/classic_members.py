@@ -24,7 +24,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 NO_MEMBER = MemberId("")
 NEVER_MS = 1 << 62
 PENDING_MEMBERS_MAX: Final = 1_000
-"""The most unused member ids of one group, which the coordinator has assigned but with which no client has joined."""
+"""The maximum number of member ids of one group that the coordinator has assigned but with which no client has joined.
+"""
 
 
 class ClassicState(Enum):

@@ -115,7 +115,7 @@ class ConsumerGroup:
             and (beat.subscribed_topics is not None or beat.subscribed_regex is not None)
             and beat.owned is not None
         )
-        tells = (
+        has_assignment = (
             beat.member_epoch == JOIN_EPOCH
             or is_full
             or before is None
@@ -126,7 +126,7 @@ class ConsumerGroup:
             member_id=beat.member_id,
             member_epoch=current.member_epoch,
             heartbeat_interval_ms=self._heartbeat_interval_ms(),
-            assignment=current.assigned if tells else None,
+            assignment=current.assigned if has_assignment else None,
         )
 
     def _heartbeat_interval_ms(self) -> int:
@@ -387,9 +387,11 @@ class ConsumerGroup:
     @property
     def assignor(self) -> str:
         """The assignor that most members request, or the broker's default assignor if no member requests one."""
-        wanted = [m.server_assignor for m in self.state.members.values() if m.server_assignor]
+        requested = [m.server_assignor for m in self.state.members.values() if m.server_assignor]
         return (
-            max(sorted(set(wanted)), key=wanted.count) if wanted else self.settings.default_assignor
+            max(sorted(set(requested)), key=requested.count)
+            if requested
+            else self.settings.default_assignor
         )
 
     def _reconcile(

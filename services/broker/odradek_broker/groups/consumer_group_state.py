@@ -51,11 +51,11 @@ class ConsumerGroupState:
             return "Empty"
         if self.epoch > self.target_epoch:
             return "Assigning"
-        done = all(
+        is_stable = all(
             c.state == MemberState.STABLE and c.member_epoch == self.target_epoch
             for c in self.currents.values()
         )
-        return "Stable" if done else "Reconciling"
+        return "Stable" if is_stable else "Reconciling"
 
     def owner_of(self, topic: TopicId, index: PartitionIndex) -> MemberId | None:
         """Return the member that owns a partition or still has to revoke it, or None."""

@@ -175,7 +175,7 @@ class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to commit offsets in a transaction (TxnOffsetCommit). They are pending until it commits."""
+    """A request to commit offsets in a transaction (TxnOffsetCommit). They are pending until the transaction ends."""
 
     commit: CommitOffsets
     producer_id: ProducerId
@@ -257,9 +257,8 @@ class FetchOffsets(Struct, frozen=True, kw_only=True, gc=False):
     partitions: Sequence[TopicPartition] | None
     member_id: MemberId | None = None
     member_epoch: int = -1
-    requires_stable: bool = (
-        False  # whether to wait while an open transaction may change an offset (KIP-447)
-    )
+    # True: the response waits while an open transaction may change one of the offsets (KIP-447).
+    requires_stable: bool = False
 
 
 class FetchedOffsets(Struct, frozen=True, kw_only=True, gc=False):

@@ -356,13 +356,13 @@ class OffsetShard:
         if deleted is not None and not offsets.has_any_of(deleted):
             return NOTHING
         for group_id in {*offsets.groups(), *offsets.pending.groups()}:
-            gone = [
+            missing = [
                 partition
                 for partition, committed in self._offsets_of(group_id)
                 if (topic_id := catalog.id_of(partition)) is None
                 or committed.topic_id not in (NO_TOPIC_ID, topic_id)
             ]
-            records += self._forget(group_id, list(dict.fromkeys(gone)))
+            records += self._forget(group_id, list(dict.fromkeys(missing)))
         return Step(tuple(records))
 
     def _offsets_of(self, group_id: GroupId) -> Iterator[tuple[TopicPartition, CommittedOffset]]:

@@ -18,7 +18,7 @@ from odradek_runtime.budget.shares import Shares
 
 SCRATCH_BYTES: Final = 128 * 1024
 _GROWTH: Final = 4
-_GROWTH_BYTES_MAX: Final = 4 << 20  # most bytes added at once, which blocks the loop for 2 ms
+_GROWTH_BYTES_MAX: Final = 4 << 20  # the allocation of this many bytes blocks the loop for 2 ms
 _FIRST_BYTES: Final = 16 * 1024
 _EMPTY: Final = memoryview(b"")
 
@@ -189,9 +189,7 @@ class FrameAssembler:
     def _size_of(self, rest: memoryview) -> int:
         size: int = FRAME_SIZE.unpack_from(rest)[0]
         if not 0 < size <= self.frame_bytes_max:
-            message = (
-                f"a request of {size} bytes is larger than the limit of {self.frame_bytes_max}"
-            )
+            message = f"a request must have 1 to {self.frame_bytes_max} bytes, but its length field is {size}"
             raise FrameRefused(message, bytes(rest[:SIZE_BYTES]))
         return size
 

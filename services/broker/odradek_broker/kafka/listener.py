@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 _CHECK_INTERVAL_S: Final = 1.0
 _BACKLOG: Final = 1024
 STRANGERS_PER_IP_MAX: Final = 500
-"""The most connections from one address that have not completed their login. A login takes milliseconds."""
+"""The maximum number of connections from one address without a completed login. A login takes milliseconds."""
 EARLY_BYTES_MAX: Final = 16 << 20
 EARLY_BYTES_PER_IP_MAX: Final = 1 << 20
-"""The most bytes of unfinished frames on connections without a completed login: of all addresses together, and of one
-address.
+"""The maximum bytes of unfinished frames on connections without a completed login: of all addresses together, and of
+one address.
 """
 _audit = event_log("odradek_broker.audit")
 

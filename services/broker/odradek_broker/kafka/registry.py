@@ -150,7 +150,7 @@ def load_handlers() -> dict[ApiKey, Handler]:
 
 
 class Registry:
-    """The handlers of one broker."""
+    """The handlers of all Kafka requests that one broker serves."""
 
     def __init__(self, services: Services) -> None:
         self.services = services

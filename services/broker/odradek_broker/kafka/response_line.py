@@ -90,7 +90,7 @@ class ResponseLine:
             ]
 
     def flush(self) -> bool:
-        """Send all responses that are not behind a missing one; return whether there were any.
+        """Send all responses for which no earlier response is missing. Return whether there were any.
 
         Raises:
             OSError: a slice of a log file can no longer be read.
@@ -118,7 +118,9 @@ class ResponseLine:
             self._writer.write_on()
 
     def write_rest(self) -> None:
-        """Pass all responses that are not behind a missing one to the transport, which is about to close."""
+        """Pass all waiting bytes, and all responses for which no earlier response is missing, to the transport, which
+        is about to close.
+        """
         with contextlib.suppress(OSError):  # a slice of a log file can no longer be read
             self.flush()
         if self._writer is not None:

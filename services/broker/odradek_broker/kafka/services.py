@@ -166,9 +166,8 @@ class Services:
     # The API versions that the broker supports; the registry sets it.
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()
     groups: GroupCoordinator | None = None  # None: this broker coordinates no groups
-    transactions: TransactionCoordinator | None = (
-        None  # None: this broker coordinates no transactions
-    )
+    # None: this broker coordinates no transactions.
+    transactions: TransactionCoordinator | None = None
     transactional_offsets: TransactionalOffsets | None = None
     hanging: HangingTransactions | None = None
     connection_numbers: ConnectionNumbers = field(default_factory=ConnectionNumbers)

@@ -255,17 +255,17 @@ class AdminServicer:
         return response
 
     async def _delete_at(
-        self, leader: BrokerId, wanted: list[pb.PartitionOffset], timeout_ms: int
+        self, leader: BrokerId, deletions: list[pb.PartitionOffset], timeout_ms: int
     ) -> list[pb.PartitionResult]:
         if leader == self._broker_id:
             return await results_in_turns(
-                wanted, lambda deletion: self._delete_here(deletion, timeout_ms)
+                deletions, lambda deletion: self._delete_here(deletion, timeout_ms)
             )
         stub = await self._peer(leader)
         if stub is not None:
             try:
                 request = pb.DeleteRecordsRequest(timeout_ms=timeout_ms)
-                await put_in_turns(request.partitions, wanted)
+                await put_in_turns(request.partitions, deletions)
                 response: pb.DeleteRecordsResponse = await stub.DeleteRecords(
                     request, timeout=timeout_ms / 1000 + _PEER_MARGIN_S
                 )
@@ -273,17 +273,20 @@ class AdminServicer:
             except grpc.aio.AioRpcError:
                 pass
         return [
-            _result(deletion.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1) for deletion in wanted
+            _result(deletion.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            for deletion in deletions
         ]
 
-    async def _delete_here(self, wanted: pb.PartitionOffset, timeout_ms: int) -> pb.PartitionResult:
+    async def _delete_here(
+        self, deletion: pb.PartitionOffset, timeout_ms: int
+    ) -> pb.PartitionResult:
         partition = self._partitions.find(
-            TopicName(wanted.partition.topic), PartitionIndex(wanted.partition.partition)
+            TopicName(deletion.partition.topic), PartitionIndex(deletion.partition.partition)
         )
         if isinstance(partition, ErrorCode):
-            return _result(wanted.partition, partition, -1)
-        outcome = await partition.delete_records(Offset(wanted.offset), timeout_ms=timeout_ms)
-        return _result(wanted.partition, outcome.error, outcome.offset)
+            return _result(deletion.partition, partition, -1)
+        outcome = await partition.delete_records(Offset(deletion.offset), timeout_ms=timeout_ms)
+        return _result(deletion.partition, outcome.error, outcome.offset)
 
     async def _peer(self, broker_id: BrokerId) -> pb_grpc.AdminServiceAsyncStub | None:
         broker = self._partitions.image.brokers.get(broker_id)

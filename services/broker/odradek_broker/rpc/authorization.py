@@ -192,10 +192,10 @@ class Authorization(grpc.aio.ServerInterceptor):
             if hidden is not None and self._callers.authorizer.is_on:
                 field, need_of = hidden
                 items = getattr(response, field)
-                seen = [item async for item in in_turns(items) if caller.has(need_of(item))]
-                if len(seen) < len(items):
+                visible = [item async for item in in_turns(items) if caller.has(need_of(item))]
+                if len(visible) < len(items):
                     response.ClearField(field)
-                    getattr(response, field).extend(seen)
+                    getattr(response, field).extend(visible)
             return response
 
         return checked
@@ -205,11 +205,11 @@ class Authorization(grpc.aio.ServerInterceptor):
         response.
         """
         cost = MUTATIONS.get(method)
-        who = (caller.principal, caller.client_id)
+        client = (caller.principal, caller.client_id)
         wait_ms = (
-            0 if cost is None else self._quotas.throttle_ms(MUTATION_RATE, *who, cost(request))
+            0 if cost is None else self._quotas.throttle_ms(MUTATION_RATE, *client, cost(request))
         )
-        return max(wait_ms, self._quotas.throttle_ms(REQUEST_PERCENTAGE, *who, _PERCENT_A_CALL))
+        return max(wait_ms, self._quotas.throttle_ms(REQUEST_PERCENTAGE, *client, _PERCENT_A_CALL))
 
     def _conversation(
         self, method: str, inner: Callable[[object, ServerContext], object]

@@ -79,28 +79,28 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     ) -> pb.ListOffsetsResponse:
         """Look up an offset in each partition, for several partitions at the same time."""
         results = await results_in_turns(
-            request.partitions, lambda wanted: self._list_offset(wanted, request.read_committed)
+            request.partitions, lambda lookup: self._list_offset(lookup, request.read_committed)
         )
         response = pb.ListOffsetsResponse()
         await put_in_turns(response.partitions, results)
         return response
 
     async def _list_offset(
-        self, wanted: pb.ListOffsetsPartition, read_committed: bool
+        self, lookup: pb.ListOffsetsPartition, read_committed: bool
     ) -> pb.ListOffsetsResult:
-        topic, index = TopicName(wanted.topic), PartitionIndex(wanted.partition)
+        topic, index = TopicName(lookup.topic), PartitionIndex(lookup.partition)
         partition = self._partitions.find(topic, index)
         if isinstance(partition, ErrorCode):
             outcome = OffsetOutcome(partition)
         else:
             outcome = await partition.offset_at(
-                wanted.timestamp_ms,
+                lookup.timestamp_ms,
                 read_committed=read_committed,
-                current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
+                current_leader_epoch=LeaderEpoch(lookup.current_leader_epoch),
             )
         result = pb.ListOffsetsResult(
-            topic=wanted.topic,
-            partition=wanted.partition,
+            topic=lookup.topic,
+            partition=lookup.partition,
             error_code=outcome.error,
             timestamp_ms=outcome.timestamp_ms,
             offset=outcome.offset,
@@ -123,20 +123,20 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     ) -> pb.OffsetForLeaderEpochResponse:
         """Return the end offset of a leader epoch in each partition."""
         response = pb.OffsetForLeaderEpochResponse()
-        async for wanted in in_turns(request.partitions):
+        async for lookup in in_turns(request.partitions):
             partition = self._partitions.find(
-                TopicName(wanted.topic), PartitionIndex(wanted.partition)
+                TopicName(lookup.topic), PartitionIndex(lookup.partition)
             )
             if isinstance(partition, ErrorCode):
                 outcome = OffsetOutcome(partition)
             else:
                 outcome = partition.end_of_epoch(
-                    LeaderEpoch(wanted.leader_epoch),
-                    current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
+                    LeaderEpoch(lookup.leader_epoch),
+                    current_leader_epoch=LeaderEpoch(lookup.current_leader_epoch),
                 )
             response.partitions.add(
-                topic=wanted.topic,
-                partition=wanted.partition,
+                topic=lookup.topic,
+                partition=lookup.partition,
                 error_code=outcome.error,
                 leader_epoch=outcome.leader_epoch,
                 end_offset=outcome.offset,
@@ -201,20 +201,20 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 image = self._partitions.image
                 brokers = broker_infos(image, current_caller().listener)
                 offline = frozenset(b.broker_id for b in image.brokers.values() if b.fenced)
-                wanted = all_topics(image) if request.all_topics else named
+                names = all_topics(image) if request.all_topics else named
                 infos: list[pb.TopicInfo] = []
-                seen: set[TopicId] = set()
-                for name in wanted:
+                present: set[TopicId] = set()
+                for name in names:
                     topic = image.topic(name)
                     if topic is None or not caller.may(Operation.DESCRIBE, name):
                         continue
-                    seen.add(topic.topic_id)
+                    present.add(topic.topic_id)
                     has_changed = sent.get(topic.topic_id) != topic.partitions
                     if has_changed or offline != sent_offline:
                         sent[topic.topic_id] = topic.partitions.copy()
                         sent_names[topic.topic_id] = topic.name
                         infos.append(topic_info(image, topic))
-                deleted = [topic_id for topic_id in sent if topic_id not in seen]
+                deleted = [topic_id for topic_id in sent if topic_id not in present]
                 removed = [sent_names.pop(topic_id) for topic_id in deleted]
                 for topic_id in deleted:
                     del sent[topic_id]

@@ -121,8 +121,8 @@ class FetchStream:
     async def _take(self, request: pb.FetchRequest) -> None:
         if request.HasField("settings"):
             self._settings = request.settings
-            wanted = request.settings.message_bytes_max or MESSAGE_BYTES_DEFAULT
-            self._message_bytes_max = min(max(wanted, 1), MESSAGE_BYTES_MAX)
+            message_bytes_max = request.settings.message_bytes_max or MESSAGE_BYTES_DEFAULT
+            self._message_bytes_max = min(max(message_bytes_max, 1), MESSAGE_BYTES_MAX)
         if request.remove:
             removed = {
                 (partition.topic, partition.partition)

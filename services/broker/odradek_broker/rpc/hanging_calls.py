@@ -15,7 +15,9 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 PRODUCERS_MAX = 100_000
-"""The most producers in a response. If a topic has more, the client must describe its partitions in several calls."""
+"""The maximum number of producers in a response. If a topic has more, the client must describe its partitions in
+several calls.
+"""
 
 
 class HangingCalls:
@@ -37,10 +39,10 @@ class HangingCalls:
         topic = self._partitions.image.topic(request.topic)
         if topic is None:
             return pb.DescribeProducersResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        wanted = set(request.partitions)
+        indexes = set(request.partitions)
         response = pb.DescribeProducersResponse()
         for index in range(len(topic.partitions)):
-            if wanted and index not in wanted:
+            if indexes and index not in indexes:
                 continue
             partition = self._partitions.find(topic.topic_id, PartitionIndex(index))
             producers = partition if isinstance(partition, ErrorCode) else partition.producers()

@@ -192,10 +192,10 @@ class GrpcIntake:
         """Return an error text if the owner may not begin another call, or None if it may."""
         refused = self.calls.refusal(owner, 1, "calls")
         if refused is None and is_stream:
-            streams, what = (
+            streams, kind = (
                 (self.fetches, "Fetch streams") if is_fetch else (self.streams, "request streams")
             )
-            refused = streams.refusal(owner, 1, what)
+            refused = streams.refusal(owner, 1, kind)
         return refused
 
     @contextmanager

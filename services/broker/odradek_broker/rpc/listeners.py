@@ -53,7 +53,7 @@ from odradek_runtime.tls import TlsFiles, peer_identity
 _CLIENT_IDLE_MS_MAX: Final = 120_000
 """The time after which a connection without calls is closed. The SDK opens a new connection for its next call."""
 _IDLE_PER_IP_MAX: Final = 500
-"""The most connections from one address that have made no call."""
+"""The maximum number of connections from one address on which no call has been made."""
 _STREAMS: Final = frozenset(
     {
         "/odradek.v1.ReplicationService/Replicate",
@@ -71,7 +71,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class MembersOnly(grpc.aio.ServerInterceptor):
-    """Allows only brokers of the cluster to call REPLICATION. Streams have their own, stricter checks."""
+    """Allows only brokers of the cluster to use the REPLICATION listener. Streams have their own, stricter checks."""
 
     def __init__(self, is_registered: Callable[[BrokerId], bool]) -> None:
         self._is_registered = is_registered
@@ -166,13 +166,13 @@ class GrpcListeners:
         """Create the object that limits clients' connections. One address may have at most three quarters of the
         connections of a listener.
         """
-        most = self._connections_max()
+        connections_max = self._connections_max()
         watch = ConnectionWatch(
             self._intake.messages,
             connections_per_ip_max=max(
-                min(self._settings.connections_max_per_ip, most * 3 // 4), 1
+                min(self._settings.connections_max_per_ip, connections_max * 3 // 4), 1
             ),
-            idle_per_ip_max=max(min(_IDLE_PER_IP_MAX, most // 2), 1),
+            idle_per_ip_max=max(min(_IDLE_PER_IP_MAX, connections_max // 2), 1),
         )
         for port in ports:
             watch.add_port(port)

@@ -246,7 +246,7 @@ def _read_topics(value: bytes, position: int, *, is_flexible: bool) -> tuple[_To
 
 
 def _partitions(topics: _Topics, topic_ids: bytes | None) -> Iterable[TransactionPartition]:
-    """Yield the partitions. `topic_ids` is None in records that Kafka has written; the ids are then NO_TOPIC_ID."""
+    """Yield the partitions. `topic_ids` is None in a record that Kafka has written; NO_TOPIC_ID is then used."""
     if topic_ids is None:
         topic_ids = NO_TOPIC_ID * len(topics)
     if len(topic_ids) != _UUID_BYTES * len(topics):

@@ -28,9 +28,7 @@ from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId
 
 _FINAL_LEDGER_MS: Final = 3_600_000  # a batch write, which has a single step, is not repeated later
 _RECORD_BYTES: Final = 200  # the size limit of a record without its id and its partitions
-_PARTITION_BYTES: Final = (
-    32  # the size limit of a partition in a record, without the name of its topic
-)
+_PARTITION_BYTES: Final = 32  # the size limit of a partition in a record, without its topic's name
 
 
 @dataclass(slots=True, kw_only=True)

@@ -259,7 +259,7 @@ def _is_known(filter_: _Filter) -> bool:
     """Return whether this broker knows the value of every field, which a newer client may not ensure. A deletion with
     an unknown value must fail; otherwise it would seem that no entry matched.
     """
-    return all(value <= max(known) for value, known in _parts(filter_))
+    return all(value <= max(enum_type) for value, enum_type in _parts(filter_))
 
 
 def _parts(filter_: _Filter | DescribeAclsRequest) -> tuple[tuple[int, type[IntEnum]], ...]:

@@ -164,7 +164,7 @@ def heartbeat(request: Request[HeartbeatMessage]) -> _BeatResponse | Awaitable[_
         instance_id=message.group_instance_id,
     )
 
-    def answered(outcome: ErrorCode | CoordinatorError) -> _BeatResponse:
+    def response_of(outcome: ErrorCode | CoordinatorError) -> _BeatResponse:
         code = outcome.code if isinstance(outcome, CoordinatorError) else outcome
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             code = ErrorCode.NONE
@@ -173,9 +173,9 @@ def heartbeat(request: Request[HeartbeatMessage]) -> _BeatResponse | Awaitable[_
         return encoded(encode_heartbeat_response(request.version, code))
 
     try:
-        return at_once(coordinator(request).heartbeat_soon(beat, answered))
+        return at_once(coordinator(request).heartbeat_soon(beat, response_of))
     except CoordinatorError as error:
-        return answered(error)
+        return response_of(error)
 
 
 def _refuse_leave(_request: AnyRequest, code: ErrorCode) -> LeaveGroupResponse:

@@ -101,15 +101,15 @@ def _beat(
         principal=request.session.principal,
     )
 
-    def answered(outcome: ConsumerHeartbeatAnswer | CoordinatorError) -> _BeatResponse:
+    def response_of(outcome: ConsumerHeartbeatAnswer | CoordinatorError) -> _BeatResponse:
         if isinstance(outcome, CoordinatorError):
             return _refused(request, outcome.code)
         return _heartbeat_response(request, outcome)
 
     try:
-        return at_once(coordinator(request).consumer_heartbeat_soon(beat, answered))
+        return at_once(coordinator(request).consumer_heartbeat_soon(beat, response_of))
     except CoordinatorError as error:
-        return answered(error)
+        return response_of(error)
 
 
 def _owned(topics: Iterable[_OwnedTopic]) -> Assignment:

@@ -50,11 +50,11 @@ _TOPIC_IDS_FROM: Final = 10
 COMMITTED_WITHOUT_TURNS: Final = 64
 """A request with more partitions is handled in steps, between which the event loop does other work."""
 COMMITTED_AT_ONCE: Final = 500
-"""The most offsets that the coordinator commits in one step, which takes 5 ms of the event loop and writes one batch.
-Some steps of a request may fail although others succeed. Each partition has its own error code, as if the client had
-sent several requests.
+"""The maximum number of offsets that the coordinator commits in one step, which takes 5 ms of the event loop and writes
+one batch. Some steps of a request may fail although others succeed. Each partition has its own error code, as if the
+client had sent several requests.
 """
-_TIMESTAMP_MAX: Final = (1 << 63) - 1  # the field of an offset's record is an int64
+_TIMESTAMP_MAX: Final = (1 << 63) - 1  # timestamps in the records of offsets are int64
 _Codes: TypeAlias = Mapping[TopicPartition, ErrorCode]
 _CommitResponse: TypeAlias = OffsetCommitResponse | Encoded
 
@@ -89,13 +89,13 @@ def offset_commit(
     if not offsets:
         return _response(request, partitions, {})
 
-    def answered(outcome: OffsetsAnswer | CoordinatorError) -> _CommitResponse:
+    def response_of(outcome: OffsetsAnswer | CoordinatorError) -> _CommitResponse:
         return _response(request, partitions, _codes(request, offsets, outcome))
 
     try:
-        response = coordinator(request).commit_soon(_commit(request, offsets), answered)
+        response = coordinator(request).commit_soon(_commit(request, offsets), response_of)
     except CoordinatorError as error:
-        return answered(error)
+        return response_of(error)
     return at_once(response)
 
 
@@ -247,9 +247,9 @@ async def offset_delete(request: Request[OffsetDeleteRequest]) -> OffsetDeleteRe
     codes: dict[TopicPartition, ErrorCode] = {}
     allowed: list[TopicPartition] = []
     async for topic in request.in_turns(message.topics):
-        found = find_topic(request, topic.name, None, Operation.READ)
+        topic_state = find_topic(request, topic.name, None, Operation.READ)
         async for item in request.in_turns(topic.partitions):
-            partition = _partition(found, item.partition_index)
+            partition = _partition(topic_state, item.partition_index)
             if isinstance(partition, ErrorCode):
                 codes[_named(topic.name, item.partition_index)] = partition
             else:

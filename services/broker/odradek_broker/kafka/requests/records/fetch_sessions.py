@@ -171,7 +171,7 @@ class Begun(NamedTuple):
 
 
 class FetchSessions:
-    """All sessions of a broker."""
+    """All fetch sessions of a broker."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from odradek_protocol.topic_names import topic_name_error
 from odradek_runtime.budget.refusals import shortened
 
 PARTITIONS_MAX: Final = 10_000
-"""The most partitions that one request counts against the quota controller_mutation_rate."""
+"""The maximum number of partitions that one request counts against the quota controller_mutation_rate."""
 _Topic = CreateTopicsRequest.CreatableTopic
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs

@@ -42,7 +42,7 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
     valid: list[tuple[int, TopicState]] = []
     counts = Counter(references)
     times_named: Counter[bytes] = Counter()
-    found: list[tuple[str | None, bytes, TopicState | ErrorCode]] = []
+    resolved: list[tuple[str | None, bytes, TopicState | ErrorCode]] = []
     async for name, topic_id in request.in_turns(counts):
         topic: TopicState | ErrorCode = ErrorCode.INVALID_REQUEST
         if (name is None) != (topic_id == NO_TOPIC_ID):
@@ -51,8 +51,8 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
             times_named[topic.topic_id] += counts[name, topic_id]
         elif counts[name, topic_id] > 1:
             topic = ErrorCode.INVALID_REQUEST
-        found.append((name, topic_id, topic))
-    async for name, topic_id, topic in request.in_turns(found):
+        resolved.append((name, topic_id, topic))
+    async for name, topic_id, topic in request.in_turns(resolved):
         if isinstance(topic, TopicState) and times_named[topic.topic_id] > 1:
             topic = ErrorCode.INVALID_REQUEST
         if isinstance(topic, ErrorCode):

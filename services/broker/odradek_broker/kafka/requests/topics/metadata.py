@@ -24,7 +24,7 @@ from odradek_protocol.topic_names import topic_name_error
 
 _AUTO_CREATE_FLAG: Final = 4
 _CLUSTER_OPERATIONS: Final = range(8, 11)
-_CREATED_MAX: Final = 100  # most topics that one request creates
+_CREATED_MAX: Final = 100  # the maximum number of topics that one request creates
 _NamedTopic = MetadataRequest.MetadataRequestTopic
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
@@ -77,7 +77,7 @@ async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Enco
 
 
 def _viewer(request: Request[MetadataRequest]) -> object:
-    """Return the part of the cache key on which depends what the caller may see in the response."""
+    """Return the part of the cache key that depends on the caller and its rights."""
     message = request.message
     rights = (
         bool(message.include_cluster_authorized_operations),

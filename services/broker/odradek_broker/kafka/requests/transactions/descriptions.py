@@ -43,7 +43,7 @@ async def list_transactions(request: Request[ListTransactionsRequest]) -> ListTr
     """List the transactional ids that this broker coordinates. The response also lists unknown state filters."""
     message = request.message
     unknown = [name for name in message.state_filters if name not in _STATES]
-    wanted = {_STATES[name] for name in message.state_filters if name in _STATES}
+    statuses = {_STATES[name] for name in message.state_filters if name in _STATES}
     pattern = message.transactional_id_pattern if request.version >= 2 else None
     matches = _matcher(pattern)
     if matches is None:
@@ -56,7 +56,7 @@ async def list_transactions(request: Request[ListTransactionsRequest]) -> ListTr
     now_ms = coordinator(request).wall_ms()
     states = []
     async for transactional_id, state in request.in_turns(listings):
-        if message.state_filters and state.status not in wanted:
+        if message.state_filters and state.status not in statuses:
             continue
         if message.producer_id_filters and state.producer_id not in message.producer_id_filters:
             continue
@@ -160,12 +160,12 @@ async def describe_producers(
     """Describe the producers of each requested partition that this broker leads."""
     topics = []
     async for topic in request.in_turns(request.message.topics):
-        found = find_topic(request, topic.name, None, Operation.READ)
+        topic_state = find_topic(request, topic.name, None, Operation.READ)
         topics.append(
             _ProducersTopic(
                 name=topic.name,
                 partitions=[
-                    _describe_partition(request, found, index)
+                    _describe_partition(request, topic_state, index)
                     async for index in request.in_turns(topic.partition_indexes)
                 ],
             )

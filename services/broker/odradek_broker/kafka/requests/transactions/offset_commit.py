@@ -64,10 +64,10 @@ async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffs
     offsets: dict[TopicPartition, CommittedOffset] = {}
     async for topic in request.in_turns(message.topics):
         topic_id = bytes(topic.topic_id or NO_TOPIC_ID)
-        found = find_topic(request, None if by_id else topic.name, topic_id, Operation.READ)
+        topic_state = find_topic(request, None if by_id else topic.name, topic_id, Operation.READ)
         async for item in request.in_turns(topic.partitions):
             reference = (topic_id if by_id else topic.name, item.partition_index)
-            partition = _partition(found, item.partition_index)
+            partition = _partition(topic_state, item.partition_index)
             if isinstance(partition, ErrorCode):
                 codes[reference] = partition
                 continue
