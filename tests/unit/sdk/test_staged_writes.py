@@ -266,7 +266,7 @@ async def test_a_task_of_another_query_or_step_is_refused(
 async def test_steps_are_forgotten_on_request(
     client: Client, cluster: MemoryCluster, writes: StagedWrites
 ) -> None:
-    with pytest.raises(OdradekError, match="no step of sales is complete"):
+    with pytest.raises(OdradekError, match="no record of a complete step of sales"):
         await client.admin.transactions.forget_steps(QUERY)
     assert await writes.complete(9, [await prepared(writes, 9, "a")])
     task = await prepared(writes, 10, "at work")

@@ -301,7 +301,7 @@ async def test_a_system_that_does_not_tell_is_named(
     watch = ConnectionWatch(UnfinishedMessages(), connections_per_ip_max=1, idle_per_ip_max=1)
     watch.add_port(1)
     await watch.run()
-    assert any("have no limit" in record.getMessage() for record in caplog.records)
+    assert any("are not limited" in record.getMessage() for record in caplog.records)
 
 
 class TestPlantedBugs:
