@@ -227,9 +227,10 @@ def test_a_callback_that_waits_for_another_delivery_is_refused(
     cluster.create_topic("t")
     refusals: list[BaseException] = []
     called = threading.Event()
-    # The first record stays in its batch until the callback is registered. A callback that is registered after the
-    # acknowledgement runs in the caller's thread, where it may wait.
-    with client.producer(linger_ms=60_000) as producer:
+    # The brokers hang until the callback is registered. A callback that is registered after the acknowledgement runs in
+    # the caller's thread, where it may wait.
+    cluster.frozen.update((1, 2))
+    with client.producer() as producer:
 
         def wait_for_another(_: sync.Delivery) -> None:
             try:
@@ -239,6 +240,8 @@ def test_a_callback_that_waits_for_another_delivery_is_refused(
             called.set()
 
         producer.send("t", b"first").add_done_callback(wait_for_another)
+        cluster.thaw(1)
+        cluster.thaw(2)
         producer.flush()
         assert called.wait(10)
     assert "callbacks" in str(refusals[0])
