@@ -95,13 +95,13 @@ class PushedFilters:
         self, candidate: Filter, value: Any, is_good: Callable[[Any], bool], target: str
     ) -> bool:
         if isinstance(candidate, EqualTo | EqualNullSafe) and is_good(value):
-            wanted = {value}
+            values = {value}
         elif isinstance(candidate, In) and all(is_good(v) for v in value):
-            wanted = set(value)
+            values = set(value)
         else:
             return False
         allowed = getattr(self, target)
-        setattr(self, target, wanted if allowed is None else allowed & wanted)
+        setattr(self, target, values if allowed is None else allowed & values)
         return True
 
     def _push_offset(self, candidate: Filter, value: int) -> bool:

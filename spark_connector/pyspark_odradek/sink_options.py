@@ -144,10 +144,10 @@ def _step(lowered: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _refuse(client: Mapping[str, str]) -> None:
-    for what in ("key", "value"):
-        if f"{what}.serializer" in client:
+    for part in ("key", "value"):
+        if f"{part}.serializer" in client:
             raise ValueError(
-                f"Kafka option '{what}.serializer' is not supported as {what}s are serialized with"
+                f"Kafka option '{part}.serializer' is not supported as {part}s are serialized with"
                 " ByteArraySerializer."
             )
     for name in ("transactional.id", "interceptor.classes", "partitioner.class"):

@@ -162,12 +162,12 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     client = client_options(options)
     _check_client(client)
     connection = parse_connection(options)
-    most = _positive(by_name, "maxOffsetsPerTrigger")
-    least = _count(by_name, "minOffsetsPerTrigger")
-    if most is not None and least is not None and least > most:
+    offsets_max = _positive(by_name, "maxOffsetsPerTrigger")
+    offsets_min = _count(by_name, "minOffsetsPerTrigger")
+    if offsets_max is not None and offsets_min is not None and offsets_min > offsets_max:
         raise ValueError(
-            f"The value of minOffsetPerTrigger({least}) is higher than the"
-            f" maxOffsetsPerTrigger({most})."
+            f"The value of minOffsetPerTrigger({offsets_min}) is higher than the"
+            f" maxOffsetsPerTrigger({offsets_max})."
         )
     if not is_streaming:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
@@ -191,8 +191,8 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         include_headers=_boolean(by_name, "includeHeaders", default=False),
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
-        max_offsets_per_trigger=most,
-        min_offsets_per_trigger=least,
+        max_offsets_per_trigger=offsets_max,
+        min_offsets_per_trigger=offsets_min,
         max_trigger_delay_ms=duration_ms(by_name.get("maxtriggerdelay", MAX_TRIGGER_DELAY_DEFAULT)),
         read_committed=isolation == "read_committed",
         rack=by_name.get("rack") or client.get("client.rack", ""),
@@ -343,12 +343,12 @@ def _check_client(client: Mapping[str, str]) -> None:
             " when a new Streaming query is started, and that resuming will always pick up from where"
             " the query left off. See the docs for more details."
         )
-    for what in ("key", "value"):
-        if f"{what}.deserializer" in client:
+    for part in ("key", "value"):
+        if f"{part}.deserializer" in client:
             raise ValueError(
-                f"Kafka option '{what}.deserializer' is not supported as {what}s are deserialized as"
+                f"Kafka option '{part}.deserializer' is not supported as {part}s are deserialized as"
                 " byte arrays with ByteArrayDeserializer. Use DataFrame operations to explicitly"
-                f" deserialize the {what}s."
+                f" deserialize the {part}s."
             )
     for name in ("enable.auto.commit", "interceptor.classes"):
         if name in client:

@@ -149,10 +149,10 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
 def _partitions(column: pa.Array) -> list[int | None]:
     import pyarrow.compute as pc
 
-    least = pc.min(column).as_py()
-    if least is not None and least < 0:
+    lowest = pc.min(column).as_py()
+    if lowest is not None and lowest < 0:
         raise ValueError(
-            f"Invalid partition: {least}. Partition number should always be non-negative or null."
+            f"Invalid partition: {lowest}. Partition number should always be non-negative or null."
         )
     partitions: list[int | None] = column.to_pylist()
     return partitions

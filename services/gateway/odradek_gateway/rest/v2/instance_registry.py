@@ -143,7 +143,11 @@ class InstanceRegistry:
     def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
         """Return the instances whose registration this process last read more than `longer_than_s` ago."""
         since_s = self._clock_s() - longer_than_s
-        return [known.spec for known in self._known.values() if known.heard_at_s < since_s]
+        return [
+            registration.spec
+            for registration in self._known.values()
+            if registration.heard_at_s < since_s
+        ]
 
     async def add(self, spec: InstanceSpec) -> bool:
         """Register a new instance that this gateway serves. Return False if the group already has an instance with
@@ -180,12 +184,12 @@ class InstanceRegistry:
         spec_fields = {field.name: getattr(spec, field.name) for field in fields(spec)}
         body = {"spec": spec_fields, "owner": self._url, "number": number}
         await self._write(key, orjson.dumps(body))
-        known = self._known.get(key)
-        if known is None:
+        registration = self._known.get(key)
+        if registration is None:
             raise RestError(
                 503, KAFKA_RETRIABLE_ERROR, f"consumer instance {key} was deleted at the same time"
             )
-        return known
+        return registration
 
     async def _write(self, key: tuple[str, str], value: bytes | None) -> None:
         written = await self._producer.send_and_wait(

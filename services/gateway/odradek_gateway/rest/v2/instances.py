@@ -169,11 +169,11 @@ class Instances:
             to another gateway.
         """
         await self._start()
-        known = self.registry.find(group, name)
-        if known is None:  # another gateway may have created the instance a moment ago
+        registration = self.registry.find(group, name)
+        if registration is None:  # another gateway may have created the instance a moment ago
             await self.registry.catch_up()
-            known = self.registry.find(group, name)
-        if known is None:
+            registration = self.registry.find(group, name)
+        if registration is None:
             gone = self._local.pop((group, name), None)
             if gone is not None:
                 await gone.end(is_moved=True)
@@ -182,27 +182,27 @@ class Instances:
                 CONSUMER_INSTANCE_NOT_FOUND,
                 f"there is no consumer instance {name} in group {group}",
             )
-        if known.spec.principal != current_caller().principal:
+        if registration.spec.principal != current_caller().principal:
             raise RestError(
                 403, 40301, f"consumer instance {name} in group {group} belongs to another caller"
             )
         local = self._local.get((group, name))
-        if known.owner == self._cluster.url and local is not None:
+        if registration.owner == self._cluster.url and local is not None:
             local.used()
             return local
         # The instance is still open here, but another gateway has taken it over because this one did not respond.
         if local is not None:
             del self._local[(group, name)]
             await local.end(is_moved=True)
-        if known.owner != self._cluster.url:
+        if registration.owner != self._cluster.url:
             # The gateway that passed the request on has read less of the registry than this one. Passing the request
             # on again could cause a loop.
             if PASSED_ON in request.headers:
                 raise in_motion()
-            passed_on = await self._pass_on(known.owner, request)
+            passed_on = await self._pass_on(registration.owner, request)
             if passed_on is not None:
                 return passed_on
-        return await self._take_over(known)
+        return await self._take_over(registration)
 
     async def _start(self) -> None:
         await self.registry.start()
@@ -310,14 +310,14 @@ class Instances:
             await stack.enter_async_context(request.while_connected())
             yield
 
-    async def _take_over(self, known: Registration) -> Instance:
+    async def _take_over(self, registration: Registration) -> Instance:
         """Take the instance over from a gateway that does not respond, and return it.
 
         Raises:
             RestError: 50003 if another gateway took the instance over first, 40403 if it was deleted, 429 if this
             gateway serves too many instances.
         """
-        group, name = known.spec.group, known.spec.name
+        group, name = registration.spec.group, registration.spec.name
         async with self._taking_over:
             local = self._local.get((group, name))
             if local is not None:
@@ -329,7 +329,7 @@ class Instances:
                     CONSUMER_INSTANCE_NOT_FOUND,
                     f"there is no consumer instance {name} in group {group}",
                 )
-            if present.number != known.number:
+            if present.number != registration.number:
                 raise in_motion()
             self._require_room()
             # Use a new member id: the former gateway may still be alive, and then it leaves the group with the old id.
@@ -392,10 +392,10 @@ class Instances:
                 over.append(instance)
             elif instance.idle_s > _READ_AHEAD_S:
                 instance.rest()
-        room = asyncio.Semaphore(_ENDS_AT_ONCE)
+        ending = asyncio.Semaphore(_ENDS_AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
             for instance in over:
-                tasks.create_task(self._end(instance, limit_s, room))
+                tasks.create_task(self._end(instance, limit_s, ending))
         for spec in self.registry.unheard_of(2 * limit_s):
             if (spec.group, spec.name) not in self._local:
                 await self.registry.forget(spec.group, spec.name)
@@ -409,11 +409,11 @@ class Instances:
         return instance.idle_s > limit_s or not self._is_ours(instance.spec)
 
     def _is_ours(self, spec: InstanceSpec) -> bool:
-        known = self.registry.find(spec.group, spec.name)
-        return known is not None and known.owner == self._cluster.url
+        registration = self.registry.find(spec.group, spec.name)
+        return registration is not None and registration.owner == self._cluster.url
 
-    async def _end(self, instance: Instance, limit_s: float, room: asyncio.Semaphore) -> None:
-        async with room, instance.lock:
+    async def _end(self, instance: Instance, limit_s: float, ending: asyncio.Semaphore) -> None:
+        async with ending, instance.lock:
             if not self._is_over(instance, limit_s):  # a request used the instance in the meantime
                 return
             try:

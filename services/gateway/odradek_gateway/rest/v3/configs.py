@@ -113,9 +113,9 @@ class ConfigOwner:
             InvalidConfig: a value is not valid (400).
         """
         reset = list(reset)
-        known = await self.cluster.admin.describe_configs(self.resource)
+        configs = await self.cluster.admin.describe_configs(self.resource)
         for name in (*changed, *reset):
-            _find(known, name)
+            _find(configs, name)
         await self.cluster.admin.alter_configs(
             self.resource, set=changed, delete=reset, validate_only=validate_only
         )
