@@ -27,19 +27,19 @@ Act = Callable[[EmbeddedCluster], str]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A row of the table. In `told`, `...` stands for the parts that differ from case to case."""
+    """A row of the table. In `message`, `...` marks the parts that differ from case to case."""
 
     name: str
-    told: str
+    message: str
     act: Act
 
 
 SITUATIONS: list[Situation] = []
 
 
-def _row(name: str, told: str) -> Callable[[Act], Act]:
+def _row(name: str, message: str) -> Callable[[Act], Act]:
     def add(act: Act) -> Act:
-        SITUATIONS.append(Situation(name, told, act))
+        SITUATIONS.append(Situation(name, message, act))
         return act
 
     return add
@@ -63,7 +63,7 @@ def _unknown_partition(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a record larger than the topic takes",
+    "a record larger than max.message.bytes of the topic",
     "...is larger than max.message.bytes (1000): send smaller batches, or raise it "
     "for the topic...",
 )
@@ -78,7 +78,7 @@ def _no_key(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "produce", "compacted", stdin="x\n")
 
 
-@_row("a batch damaged on its way", "batch at byte 0: the CRC32C is wrong")
+@_row("a batch that was damaged on the network", "batch at byte 0: the CRC32C is wrong")
 def _wrong_crc(cluster: EmbeddedCluster) -> str:
     _topic(cluster, "orders")
     builder = BatchBuilder()
@@ -103,7 +103,7 @@ def _nobody_there(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a broker that advertises a name which does not resolve",
+    "a broker that advertises a name that does not resolve",
     "broker 1 advertises the name 'nosuch.invalid:...', which does not resolve...set "
     "advertised.listeners...",
 )
@@ -136,7 +136,7 @@ def _unresolvable(_: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a topic's name with other characters",
+    "a topic name with characters that are not allowed",
     "...'bad name': a topic's name has only ASCII letters, digits, '.', '_' and '-'",
 )
 def _bad_name(cluster: EmbeddedCluster) -> str:
@@ -152,7 +152,7 @@ def _bad_config(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a topic config with a value that cannot be",
+    "a topic config with an invalid value",
     "...retention.ms: 'abc' is not a whole number from -1",
 )
 def _bad_value(cluster: EmbeddedCluster) -> str:
@@ -168,7 +168,7 @@ def _too_many_replicas(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a topic that exists already",
+    "a topic that already exists",
     "...topic orders exists already; choose another name, or use the existing topic",
 )
 def _topic_exists(cluster: EmbeddedCluster) -> str:
@@ -196,7 +196,7 @@ def _unknown_setting(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a config of the whole cluster among a broker's settings",
+    "a config of the whole cluster in a broker's settings",
     "num.partitions has no effect here: num.partitions is a config of the whole cluster:"
     " change it with `odradek cluster config --set num.partitions=...`...",
 )
@@ -204,7 +204,7 @@ def _config_of_the_cluster(cluster: EmbeddedCluster) -> str:
     return _broker(cluster, "num.partitions=3")
 
 
-@_row("a setting with a value that cannot be", "...node.id='x' is not valid...")
+@_row("a setting with an invalid value", "...node.id='x' is not valid...")
 def _bad_setting(cluster: EmbeddedCluster) -> str:
     return _broker(cluster, "node.id=x")
 
@@ -251,7 +251,7 @@ def _other_broker(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a data directory that another process holds",
+    "a data directory that another process uses",
     "... is in use by the process ...: stop it, or use another data directory",
 )
 def _locked(cluster: EmbeddedCluster) -> str:
@@ -259,7 +259,7 @@ def _locked(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a broker for another cluster than its controllers'",
+    "a broker whose cluster id differs from that of its controllers",
     "...broker 9 belongs to cluster other, this is cluster ...: point it at its own controllers",
 )
 def _wrong_cluster(cluster: EmbeddedCluster) -> str:
@@ -268,7 +268,7 @@ def _wrong_cluster(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "a controller's directory formatted again with another identity",
+    "a controller's directory that is formatted again with another cluster id",
     "... belongs to cluster ..., not other: use the directory or the cluster id that "
     "belong together",
 )
@@ -301,8 +301,8 @@ def _corrupt_segment(_: EmbeddedCluster) -> str:
         other.brokers[1].start()
         other.wait_ready()
         words = ("consume", "t", "--from-beginning", "--exit-at-end")
-        told = _run(other.bootstrap, *words, timeout_s=30)
-        return told.stderr + (other.data_dir / "broker-1.log").read_text()
+        result = _run(other.bootstrap, *words, timeout_s=30)
+        return result.stderr + (other.data_dir / "broker-1.log").read_text()
 
 
 # --- how ----------------------------------------------------------------------------------------------

@@ -34,15 +34,15 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def test_what_is_told_names_the_thing_and_the_way_out(
     cluster: EmbeddedCluster, situation: Situation
 ) -> None:
-    told = situation.act(cluster)
-    wanted = ".*".join(re.escape(part) for part in situation.told.split("..."))
-    assert re.search(wanted, told, re.DOTALL), told
-    assert "Traceback" not in told
+    output = situation.act(cluster)
+    pattern = ".*".join(re.escape(part) for part in situation.message.split("..."))
+    assert re.search(pattern, output, re.DOTALL), output
+    assert "Traceback" not in output
 
 
 def test_the_document_has_the_table(request: pytest.FixtureRequest) -> None:
-    rows = ["| what happens | what you are told |", "|---|---|"]
-    rows += [f"| {one.name} | {_cell(one.told)} |" for one in SITUATIONS]
+    rows = ["| situation | error message |", "|---|---|"]
+    rows += [f"| {row.name} | {_cell(row.message)} |" for row in SITUATIONS]
     table = "\n".join(rows) + "\n"
     text = DOCUMENT.read_text()
     before, _, rest = text.partition(BEGIN)
@@ -53,5 +53,5 @@ def test_the_document_has_the_table(request: pytest.FixtureRequest) -> None:
         assert there == table, "pytest tests/e2e/test_error_table.py --write-errors writes it"
 
 
-def _cell(told: str) -> str:
-    return told.removeprefix("...").strip().replace("|", "\\|")
+def _cell(message: str) -> str:
+    return message.removeprefix("...").strip().replace("|", "\\|")
