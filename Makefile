@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= server,arrow,avro,demo,spark,dev
 SEEDS ?= 100
 DIST ?= dist
+COMPILED ?= 1
 WORKERS ?= 3
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py proto/message_types.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/_codec.c
@@ -14,7 +15,7 @@ UV := $(shell command -v uv 2>/dev/null)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: $(BIN)/kubectl help install demo test test-long test-kubernetes scenario-table check wheel docs bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
+.PHONY: $(BIN)/kubectl help install demo test test-long test-kubernetes scenario-table check wheel compiled docs bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s:\n", substr($$0, 5) } /^[a-z-]+:.*##/ { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,10 +115,13 @@ lock: ## Pin all dependencies again, and those of the images
 	$(IMAGE_LOCK) build-requirements.in -o deploy/k8s/locks/build.lock
 
 # With CI=true the build fails without a C compiler, rather than making a wheel with the slower Python codec.
-wheel: $(STAMP) ## Build dist/odradek-*.whl for this platform and Python 3.11 or newer
+wheel: $(STAMP) ## Build dist/odradek-*.whl for this platform and this Python (COMPILED=0: for Python 3.11 or newer, slower)
 	rm -f $(DIST)/odradek-*.whl
-	CI=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) .
+	CI=true ODRADEK_COMPILED=$(COMPILED) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) .
 	@ls $(DIST)/odradek-*.whl
+
+compiled: $(STAMP) ## Compile the broker's request path into build/compiled; PYTHONPATH=build/compiled runs it
+	$(BIN)/python proto/compile_modules.py build/compiled
 
 docs: $(STAMP) ## Write the reference of the SDK and of the REST API to artifacts/reference
 	$(BIN)/python docs/reference.py artifacts/reference

@@ -26,6 +26,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if importlib.util.find_spec("odradek_protocol.records._codec") is None:
     os.environ.setdefault("ODRADEK_PURE_PYTHON", "1")
 
+# Wheels and tests of the compiled broker share what was compiled from the same sources.
+os.environ.setdefault(
+    "ODRADEK_COMPILED_CACHE", str(Path(__file__).parents[1] / "build/compiled-cache")
+)
+
 # A first example pays for imports, and machines are shared: time is pytest-timeout's business.
 settings.register_profile("odradek", deadline=None)
 settings.load_profile("odradek")

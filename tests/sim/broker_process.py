@@ -17,6 +17,7 @@ from odradek_broker.coordination.peer_streams import LinkKind
 from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
+from odradek_broker.replication.client_requests import AT_ONCE_MAX
 from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_stream import (
@@ -174,6 +175,8 @@ class BrokerProcess:
                 near_records=NEAR_RECORDS,
                 tick_ms=self.cluster.tick_ms,
                 tick_slices=1,
+                # In every second seed produces share an append, even those that arrive alone.
+                produces_at_once_max=AT_ONCE_MAX if self.scheduler.seed % 2 else 0,
             ),
             make_host=partial(ObservedHost, self),
         )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from odradek_broker.log.log_jobs import ResetJob, TruncateJob
-from odradek_broker.replication.client_requests import ProduceTurns
 from odradek_runtime.clock import Clock
 from tests.sim.scheduler import MS, Process, ProcessKilled, Scheduler
 
@@ -114,11 +113,8 @@ def deterministic(scheduler: Scheduler) -> Iterator[None]:
     logger.addHandler(handler)
     quiet = logging.root.manager.disable
     logging.disable(max(quiet, logging.WARNING))
-    # In every second seed all small produces wait to share an append, even those that arrive alone.
-    at_once = ProduceTurns.AT_ONCE if scheduler.seed % 2 else 0
     try:
         with (
-            patch.object(ProduceTurns, "AT_ONCE", at_once),
             patch.object(secrets, "token_bytes", scheduler.random.randbytes),
             patch.object(secrets, "token_hex", lambda size: scheduler.random.randbytes(size).hex()),
         ):

@@ -33,6 +33,7 @@ from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.replication.client_requests import AT_ONCE_MAX
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.full_disk import FullDisk
 from odradek_broker.replication.disk.upkeep import Upkeep
@@ -83,6 +84,7 @@ class Scale:
     near_records: int = NEAR_RECORDS
     tick_ms: int = TICK_MS
     tick_slices: int = TICK_SLICES
+    produces_at_once_max: int = AT_ONCE_MAX
 
 
 class Broker:
@@ -150,6 +152,7 @@ class Broker:
             make_host=make_host,
             tick_ms=scale.tick_ms,
             tick_slices=scale.tick_slices,
+            at_once_max=scale.produces_at_once_max,
         )
         self.partitions = LocalPartitions(
             self.table,

@@ -22,6 +22,8 @@ from odradek_broker.groups.pending_offsets import PendingOffsets
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups import test_pending_offsets
 
+pytestmark = pytest.mark.interpreted
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[[], None]
 

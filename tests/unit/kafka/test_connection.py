@@ -56,6 +56,7 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
         assert [(await client.receive())[0] for _ in sent] == sent
 
 
+@pytest.mark.interpreted
 async def test_the_responses_to_requests_that_arrived_together_are_one_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_type_checker_sees_wrong_fields_and_wrong_messages(tmp_path: Path) -
     assert '"MetadataRequest" has no attribute "topicz"' in done.stdout
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("key", sorted(load_handlers()), ids=lambda key: key.name)
 def test_a_handler_takes_its_request_and_returns_its_response(key: ApiKey) -> None:
     handle = load_handlers()[key].handle

@@ -37,6 +37,8 @@ from tests.unit.log import (
     test_transactions,
 )
 
+pytestmark = pytest.mark.interpreted
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 

@@ -134,6 +134,7 @@ def test_an_abort_is_kept_with_the_last_stable_offset_of_that_moment() -> None:
     assert end(states, 3, 31, abort=True) is None, "a marker without records aborts nothing"
 
 
+@pytest.mark.interpreted
 def test_of_more_producers_than_the_bound_the_one_idle_longest_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

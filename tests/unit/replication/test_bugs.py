@@ -127,6 +127,7 @@ def in_a_read_for_a_follower(table: PartitionTable, patch: pytest.MonkeyPatch) -
     assert batch(0, count=1)[-20:] in message, "the other partition's records are on their way"
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     "meet", [in_an_append, in_the_core, in_a_sync, in_retention, in_a_read_for_a_follower]
 )
@@ -139,6 +140,7 @@ async def test_a_bug_ends_its_partition_and_no_other(
         assert_ended_alone(table, told)
 
 
+@pytest.mark.interpreted
 async def test_who_waits_for_a_partition_that_a_bug_ends_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,6 +153,7 @@ async def test_who_waits_for_a_partition_that_a_bug_ends_is_told(
         assert_ended_alone(table, told)
 
 
+@pytest.mark.interpreted
 async def test_a_bug_is_logged_with_partition_and_values(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,6 +177,7 @@ async def test_a_bug_is_logged_with_partition_and_values(
     }
 
 
+@pytest.mark.interpreted
 async def test_after_a_bug_the_next_start_reads_the_log_as_after_a_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -186,6 +190,7 @@ async def test_after_a_bug_the_next_start_reads_the_log_as_after_a_kill(
     assert broker.log.log_end_offset == 1, "what was appended is there"
 
 
+@pytest.mark.interpreted
 async def test_a_replica_that_is_moved_away_is_no_longer_told_as_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,6 +227,7 @@ async def test_a_failed_write_still_takes_the_directory_offline() -> None:
         assert table.counters.partition_bugs == 0
 
 
+@pytest.mark.interpreted
 async def test_what_ends_too_many_partitions_takes_the_directory_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,6 +29,8 @@ from tests.unit.replication import (
     test_upkeep,
 )
 
+pytestmark = pytest.mark.interpreted
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[[], Coroutine[Any, Any, None]]
 

@@ -10,9 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import Mock, patch
 
+import pytest
+
 from odradek_broker.log.partition_log import AppendInfo, PartitionLog
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.client_requests import (
+    AT_ONCE_MAX,
     QUEUED_MAX,
     ClientRequests,
     ProduceQueue,
@@ -69,9 +72,8 @@ async def leader() -> AsyncIterator[Led]:
 
         with (
             patch.object(PartitionLog, "append", counted),
-            patch.object(ProduceTurns, "AT_ONCE", 0),
         ):
-            table.produce_turns.at_once = 0
+            table.produce_turns.at_once = table.produce_turns.at_once_max = 0
             yield led
 
 
@@ -83,6 +85,7 @@ def sequence(number: int, *, producer_id: int = 7) -> bytes:
     return batch(0, producer_id=producer_id, producer_epoch=0, base_sequence=number)
 
 
+@pytest.mark.interpreted
 async def test_produces_of_one_turn_are_one_append_with_an_outcome_each() -> None:
     async with leader() as led:
         end = led.host.log.log_end_offset
@@ -139,6 +142,7 @@ async def test_a_full_disk_refuses_all_of_a_turn_and_keeps_nothing_of_them() -> 
         assert led.host.log.log_end_offset == end
 
 
+@pytest.mark.interpreted
 async def test_with_acks_0_and_more_than_may_wait_nothing_waits() -> None:
     async with leader() as led:
         led.produce(0)
@@ -181,7 +185,7 @@ async def test_a_lone_produce_waits_for_no_turn() -> None:
     def waits() -> bool:
         return queue.is_for(1, bytes(100), NO_LEADER_EPOCH)
 
-    assert not any(waits() for _ in range(ProduceTurns.AT_ONCE))
+    assert not any(waits() for _ in range(AT_ONCE_MAX))
     assert waits()
 
     first, second = ProduceQueue(turns, replica), queue
@@ -261,6 +265,7 @@ async def test_a_full_disk_refuses_a_lone_produce_and_the_next_one_is_appended()
         assert (led.errors()[1], led.outcomes[1].base_offset) == (ErrorCode.NONE, end)
 
 
+@pytest.mark.interpreted
 async def test_a_bug_in_a_lone_append_answers_it_and_ends_only_this_replica() -> None:
     async with unshared() as led:
         led.table._on_broken = lambda broken: None

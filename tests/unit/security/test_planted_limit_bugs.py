@@ -28,6 +28,8 @@ from tests.unit.kafka import (
 from tests.unit.runtime import test_client_budget
 from tests.unit.security import test_message_items, test_unfinished_messages
 
+pytestmark = pytest.mark.interpreted
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[[], Awaitable[None] | None]
 

@@ -16,6 +16,8 @@ from odradek_protocol.identity import NO_BROKER
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.transactions import test_marker_sender, test_transaction_coordinator
 
+pytestmark = pytest.mark.interpreted
+
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 

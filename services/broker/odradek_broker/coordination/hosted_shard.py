@@ -20,13 +20,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-import msgspec
-from msgspec import Struct
-
+from odradek_broker.compiled import Mutable, Value
 from odradek_broker.coordination.turn_writes import TurnWrites
 from odradek_broker.coordinator_step import NothingApplied, RequestId, Response, Step
 from odradek_broker.replication.outcomes import ProduceOutcome
@@ -63,45 +60,57 @@ class ShardState(Enum):
     CLOSED = "closed"
 
 
-class _Write(Struct, gc=False):
+class _Write(Mutable):
     """One append to the log, with the responses and orders that wait for its commit."""
 
-    effects: deque[Response | Order] = msgspec.field(default_factory=deque)
+    effects: deque[Response | Order]
     is_committed: bool = False
 
 
-class Order(Struct, frozen=True, gc=False):
+class Order(Value, frozen=True):
     """Work outside of the state machine that a step requests. It waits in the same queue as the responses."""
 
     order: Any
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class HostedShard(Generic[Shard]):
     """The state machine of one partition during one leader epoch.
 
     `append(writes, on_done)` appends the records of one turn of the event loop, if the leader epoch is still the same.
+    `on_closed` is called only if the shard was active before. `breaks` is how many earlier shards of this partition
+    failed in a row.
     """
 
-    partition: PartitionIndex
-    leader_epoch: LeaderEpoch
-    shard: Shard
-    new_writes: Callable[[], TurnWrites]
-    append: Callable[[TurnWrites, Callable[[ProduceOutcome], None]], None]
-    obey: Callable[[Any], None]
-    on_broken: Callable[[], None]
-    on_closed: Callable[[], None]  # called only if the shard was active before
-    breaks: int = 0  # how many earlier shards of this partition failed in a row
-    state: ShardState = ShardState.LOADING
-    active_since_s: float = 0.0  # on the event loop's clock
-    _waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = field(
-        default_factory=dict
-    )
-    # The records of this turn of the event loop. The responses and orders that wait for these records are in the last
-    # item of `_writes`.
-    _turn: TurnWrites | None = None
-    _writes: deque[_Write] = field(default_factory=deque)
-    _next_request_id: int = 0
+    def __init__(
+        self,
+        *,
+        partition: PartitionIndex,
+        leader_epoch: LeaderEpoch,
+        shard: Shard,
+        new_writes: Callable[[], TurnWrites],
+        append: Callable[[TurnWrites, Callable[[ProduceOutcome], None]], None],
+        obey: Callable[[Any], None],
+        on_broken: Callable[[], None],
+        on_closed: Callable[[], None],
+        breaks: int,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.shard = shard
+        self.new_writes = new_writes
+        self.append = append
+        self.obey = obey
+        self.on_broken = on_broken
+        self.on_closed = on_closed
+        self.breaks = breaks
+        self.state = ShardState.LOADING
+        self.active_since_s = 0.0  # on the event loop's clock
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
+        # The records of this turn of the event loop. The responses and orders that wait for these records are
+        # in the last item of `_writes`.
+        self._turn: TurnWrites | None = None
+        self._writes: deque[_Write] = deque()
+        self._next_request_id = 0
 
     def activate(self, now_s: float) -> None:
         """Begin to handle requests, because the log has been replayed. `now_s` is the time of the event loop."""
@@ -174,7 +183,7 @@ class HostedShard(Generic[Shard]):
             turn = self._turn
             if turn is None:
                 turn = self._turn = self.new_writes()
-                self._writes.append(_Write())
+                self._writes.append(_Write(deque()))
                 asyncio.get_running_loop().call_soon(self._write_turn)
             turn.add(step)
         effects: list[Response | Order] = [*step.responses, *map(Order, step.orders)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias
 
-from msgspec import Struct, field
-
+from odradek_broker.compiled import Mutable
 from odradek_broker.coordinator_step import Step, TransactionalRecords, TransactionMarker
 from odradek_protocol.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from odradek_protocol.records import BatchBuilder, ControlType, encode_marker
@@ -18,12 +17,12 @@ _RECORD_OVERHEAD_BYTES: Final = 32
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
-class _Run(Struct, gc=False):
+class _Run(Mutable):
     """Consecutive records with the same producer id and epoch, which become one batch."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
-    records: list[EncodedRecord | None] = field(default_factory=list)
+    records: list[EncodedRecord | None]
     size_bytes: int = 0
 
 
@@ -92,7 +91,7 @@ class TurnWrites:
             or (last.producer_id, last.producer_epoch) != (producer_id, producer_epoch)
             or last.size_bytes + more_bytes > BATCH_BYTES_MAX
         ):
-            last = _Run(producer_id, producer_epoch)
+            last = _Run(producer_id, producer_epoch, [])
             self._pieces.append(last)
             self._states.clear()
         last.size_bytes += more_bytes

@@ -43,7 +43,7 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class GroupShard:
     """The handlers of one shard. `table` is its state, and `offsets` has the handlers for offsets.
 

@@ -66,7 +66,7 @@ class _StableFetch(NamedTuple):
     deadline_ms: int
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class OffsetShard:
     """The handlers for the offsets of one shard. `table` is the state of the shard."""
 

@@ -31,6 +31,7 @@ from odradek_broker.kafka.connection_owner import ConnectionOwner
 from odradek_broker.kafka.connection_times import ConnectionTimes
 from odradek_broker.kafka.frame_file import FrameFile
 from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
+from odradek_broker.kafka.later import Later
 from odradek_broker.kafka.long_request import long_request
 from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import (
@@ -38,7 +39,6 @@ from odradek_broker.kafka.request import (
     ClientSession,
     CloseConnection,
     Encoded,
-    Later,
     NoResponse,
     Request,
 )

@@ -21,8 +21,7 @@ from time import perf_counter
 from types import coroutine
 from typing import Final, TypeVar
 
-from msgspec import Struct
-
+from odradek_broker.compiled import TrackedMutable
 from odradek_broker.kafka.registry import Response
 from odradek_broker.kafka.request import AnyRequest, ResponseBuffer
 from odradek_broker.log.storage import FileSlice
@@ -39,7 +38,7 @@ memory.
 """
 
 
-class Slot(Struct, eq=False):
+class Slot(TrackedMutable):
     """One request in progress, and its response when there is one. Only the connection and the request's task change
     a slot.
     """

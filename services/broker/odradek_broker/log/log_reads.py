@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from msgspec import Struct
-
+from odradek_broker.compiled import Mutable
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import (
@@ -35,7 +34,7 @@ PINNED_RATIO_MAX: Final = 32
 COPIED_BYTES_MAX: Final = 1024
 
 
-class RecentAppend(Struct, eq=False, gc=False):
+class RecentAppend(Mutable):
     """The bytes of one append in memory. `data` is None after they were removed from memory.
 
     The garbage collector does not track these objects, because there may be tens of thousands. Their reference cycle

@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
+from odradek_broker.compiled import Value
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.compaction import CompactJob, begin_compaction
 from odradek_broker.log.directory.partition_files import write_damage_mark, write_log_start
@@ -59,7 +58,7 @@ from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition, Top
 from odradek_protocol.records.batch_header import LENGTH_PREFIX_BYTES, ByteBuffer
 
 
-class AppendInfo(Struct, frozen=True, gc=False):
+class AppendInfo(Value, frozen=True):
     """The result of one append. `end_offset` is the log end offset after the append."""
 
     base_offset: Offset

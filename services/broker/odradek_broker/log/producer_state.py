@@ -125,8 +125,11 @@ class ProducerStates:
 
     def become(self, other: ProducerStates) -> None:
         """Replace this state by that of `other`, which must not be used afterwards."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(other, name))
+        self._entries = other._entries
+        self._ongoing = other._ongoing
+        self._unreplicated = other._unreplicated
+        self._idle_since_ms = other._idle_since_ms
+        self._ended = other._ended
 
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None:
         return self._entries.get(producer_id)

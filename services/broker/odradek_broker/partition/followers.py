@@ -22,7 +22,7 @@ UNKNOWN: Final = Offset(-1)
 NO_ROUND: Final = -1
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class FollowerProgress:
     """The progress of one follower in one leader epoch, as its leader knows it. Positions are exclusive ends; each is
     UNKNOWN until the follower reports it in this epoch and session.

@@ -22,10 +22,10 @@ Invariant: a replica that can be elected cleanly, now or through a proposal in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from odradek_broker.compiled import Mutable
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.events import PartitionChanged
 from odradek_protocol.identity import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch
@@ -34,8 +34,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 MEMBERS_CACHED_MAX: Final = 4096
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Mutable):
     proposal: ProposeIsr
     sent_at_ms: int
     is_withdrawal: bool

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from odradek_broker.compiled import Value
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -17,8 +18,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogAtOpen:
+class LogAtOpen(Value, frozen=True, kw_only=True):
     """The offsets of a log after recovery. `epochs` has pairs of a leader epoch and its first offset, rising."""
 
     log_start: Offset
@@ -28,7 +28,7 @@ class LogAtOpen:
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class LogPositions:
     """The offsets and leader epochs of one log. The Replica owns this object, and its Leader or Follower uses it."""
 

@@ -22,8 +22,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
-from msgspec import Struct
-
+from odradek_broker.compiled import Value
 from odradek_broker.partition.effects import Append, Effect, RespondToProduce
 from odradek_broker.partition.events import ProducerBatch, ProduceRequested
 from odradek_broker.partition.log_positions import LogPositions
@@ -114,7 +113,8 @@ class ProducerSequences(Protocol):
 
 _ALL: Final = -1
 _NONE: Final = ErrorCode.NONE
-_LONE: Final = (
+# The type makes it an object with an identity in compiled code, too: a tuple of known length has none there.
+_LONE: Final[tuple[ProduceRequested, ...]] = (
     ProduceRequested(request_id=0, record_count=0, acks=1, deadline_ms=0, producer=None),
 )
 """A placeholder for the request of `begin_lone`, to which the caller responds."""
@@ -318,7 +318,7 @@ class Produces:
         )
 
 
-class _Waiter(Struct, frozen=True, gc=False):
+class _Waiter(Value, frozen=True):
     request_id: int
     base_offset: Offset
     deadline_ms: int

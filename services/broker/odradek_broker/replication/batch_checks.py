@@ -18,9 +18,9 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from odradek_broker.compiled import Value
 from odradek_broker.log.log_config import LogConfig, TimestampKind
 from odradek_broker.partition.events import ProducerBatch
 from odradek_broker.replication.disk.disk_pool import Pool
@@ -70,7 +70,7 @@ SMALL_EXPANDED_BYTES_MAX: Final = 64 * 1024
 EXPANSION_MAX: Final = 20
 
 
-class CheckedBatches(Struct, frozen=True, gc=False):
+class CheckedBatches(Value, frozen=True):
     """Batches that may be appended. `positions` has, for each batch, the position of its first byte and its number of
     records.
     """
@@ -80,7 +80,7 @@ class CheckedBatches(Struct, frozen=True, gc=False):
     producer: ProducerBatch | None
 
 
-class BatchRefused(Struct, frozen=True, gc=False):
+class BatchRefused(Value, frozen=True):
     """The reason why the batches of a produce are refused.
 
     `invalid_records` are the indexes of the first `INVALID_RECORDS_MAX` invalid records, counted over all batches. The
@@ -282,7 +282,7 @@ def check_keys(
     return None
 
 
-class ScannedBatches(Struct, frozen=True, gc=False):
+class ScannedBatches(Value, frozen=True):
     """The result of reading the headers of batches from a leader: the end offset, the leader epochs with their start
     offsets, and whether all batches are valid (`is_intact`).
     """

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from time import perf_counter
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from msgspec import Struct
-
+from odradek_broker.compiled import Mutable
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.events import RegistrationMode
@@ -34,6 +33,7 @@ QUEUED_MAX: Final = 64
 """The maximum number of produces that share one append."""
 QUEUED_BYTES_MAX: Final = 16 << 10
 """A larger produce does not wait to share an append, because copying its batches would cost more than sharing saves."""
+AT_ONCE_MAX: Final = 128
 _EMPTY: Final = bytearray()
 _NONE: Final = ErrorCode.NONE
 _log = event_log(__name__)
@@ -62,7 +62,7 @@ class ProduceTransaction(NamedTuple):
         )
 
 
-class Produce(Struct, gc=False):
+class Produce(Mutable):
     """A produce request with checked batches. `buffer` is writable; after `stamped` it belongs to the log.
 
     `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
@@ -113,19 +113,20 @@ class ProduceTurns:
     """Lets small produces to one partition that arrive in one turn of the event loop share an append.
 
     Waiting for the end of the turn only delays a produce if no other arrives with which it can share an append. So
-    after a turn in which no two produces were for the same partition, the next `AT_ONCE` produces of the broker are
+    after a turn in which no two produces were for the same partition, the next `at_once_max` produces of the broker are
     appended when they arrive.
     """
 
-    AT_ONCE: ClassVar[int] = 128
+    __slots__ = ("_call_soon", "_count", "_queues", "at_once", "at_once_max")
 
-    __slots__ = ("_call_soon", "_count", "_queues", "at_once")
-
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], at_once_max: int = AT_ONCE_MAX
+    ) -> None:
         self._call_soon = call_soon
+        self.at_once_max = at_once_max
         self._queues: dict[ProduceQueue, None] = {}
         self._count = 0
-        self.at_once = self.AT_ONCE
+        self.at_once = at_once_max
         """The number of produces that are still appended without waiting for the end of their turn."""
 
     def added_to(self, queue: ProduceQueue) -> None:
@@ -138,7 +139,7 @@ class ProduceTurns:
     def _end(self) -> None:
         queues, self._queues = self._queues, {}
         if self._count == len(queues):
-            self.at_once = self.AT_ONCE
+            self.at_once = self.at_once_max
         self._count = 0
         for queue in queues:
             queue.flush()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from odradek_broker.compiled import mypyc_attr
 from odradek_broker.log.log_config import TimestampKind
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import LogDamaged, StorageRefused
@@ -69,6 +70,7 @@ _LOG_APPEND_TIME: Final = TimestampKind.LOG_APPEND_TIME
 _log = event_log(__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # the simulator's
 class PartitionHost:
     """One replica on this broker, with its log, and with the requests and streams that depend on the replica."""
 
@@ -285,10 +287,8 @@ class PartitionHost:
         if self.is_removed:
             on_done(ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        producer, is_by_broker = (
-            checked.producer,
-            self.log.config.timestamp_kind is _LOG_APPEND_TIME,
-        )
+        producer = checked.producer
+        is_by_broker = self.log.config.timestamp_kind is _LOG_APPEND_TIME
         time_ms = self._clock.wall_ms() if is_by_broker else -1
         produce = Produce.of(records, checked, on_done, time_ms)
         is_gated = transaction is not None and transaction.includes(producer)

@@ -26,7 +26,7 @@ from odradek_broker.partition.effects import Role
 from odradek_broker.partition.marker_writes import CoordinatorEpochs
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.batch_checks import RecordChecks
-from odradek_broker.replication.client_requests import ProduceTurns
+from odradek_broker.replication.client_requests import AT_ONCE_MAX, ProduceTurns
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
@@ -113,10 +113,12 @@ class PartitionTable:
         make_host: Callable[..., PartitionHost] = PartitionHost,
         tick_ms: int = TICK_MS,
         tick_slices: int = TICK_SLICES,
+        at_once_max: int = AT_ONCE_MAX,
     ) -> None:
         """`on_offline` is called once, when the directory fails. `on_broken` is called with all replicas that are
         offline after internal errors, whenever this set changes. Each replica that waits for a point in time gets a
         Tick every `tick_ms`. These replicas are spread over `tick_slices` turns of the event loop within that time.
+        `at_once_max` is passed to ProduceTurns.
         """
         self.clock = clock
         self.pool = pool
@@ -148,7 +150,7 @@ class PartitionTable:
         self._tick_ms = tick_ms
         self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
-        self.produce_turns = ProduceTurns(self._loop.call_soon)
+        self.produce_turns = ProduceTurns(self._loop.call_soon, at_once_max)
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
         self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
         # The directory calls this in the thread in which the disk failed.

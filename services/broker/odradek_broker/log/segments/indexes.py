@@ -37,11 +37,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from itertools import islice
 from operator import ge
 from typing import Final
 
+from odradek_broker.compiled import Value
 from odradek_protocol.identity import Offset, ProducerId
 
 OFFSET_ENTRY_BYTES: Final = 8
@@ -234,8 +234,7 @@ _TRANSACTION_ENTRY_BYTES: Final = _TRANSACTION_ENTRY.size
 _VERSION: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTransaction(Value, frozen=True):
     """An aborted transaction, whose records read_committed readers skip. `last_offset` is inclusive: the
     abort marker.
     """

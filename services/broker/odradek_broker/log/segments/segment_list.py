@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from odradek_broker.compiled import Mutable
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.open_files import OpenFiles
 from odradek_broker.log.segments.indexes import AbortedTransaction
@@ -23,8 +23,7 @@ from odradek_broker.log.storage import ErrorClass, Storage, error_class
 CLOSED_OPEN_MAX: Final = 3
 
 
-@dataclass(slots=True, eq=False)
-class _Retired:
+class _Retired(Mutable):
     """A retired segment whose files are deleted after a delay. `due_ms` is None until the delay has begun."""
 
     segment: Segment

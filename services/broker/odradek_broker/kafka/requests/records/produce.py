@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Generator
 from typing import Final
 
 from odradek_broker.access.quotas import PRODUCE_RATE
+from odradek_broker.kafka.later import Later
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import (
     NO_RESPONSE,
     CloseConnection,
     Encoded,
-    Later,
     NoResponse,
     Request,
 )
