@@ -105,7 +105,7 @@ def _apply(consumer: PlannedConsumer, step: str, name: TopicPartition, draw: ran
         planner.seek(name, draw.randint(0, 9))
     elif step == "seek to time":
         planner.seek_to_timestamp(name, 5)
-    elif step in ("pause", "resume", "hold", "release"):
+    elif step in ("pause", "resume", "suspend", "release"):
         getattr(planner, step)(name)
     elif step == "lookup failed":
         planner.lookup_failed(name, consumer.lookups.pop(name, 0))
@@ -135,7 +135,7 @@ STEPS = [
     "seek to time",
     "pause",
     "resume",
-    "hold",
+    "suspend",
     "release",
     "data",
     "refused",
@@ -167,7 +167,7 @@ def test_every_partition_that_can_be_fetched_is_fetched_from_its_leader(
     for name, progress in planner.partitions.items():
         leader = consumer.leaders[name]
         assert progress.position != UNKNOWN, f"{name} was never looked up"
-        is_wanted = not progress.is_paused and not progress.is_held
+        is_wanted = not progress.is_paused and not progress.is_suspended
         fetched_from = {at for at, stream in consumer.streams.items() if name in stream}
         if leader is not None:
             assert fetched_from == ({leader[0]} if is_wanted else set()), name

@@ -118,10 +118,10 @@ class Shelf:
     def release(self, names: Sequence[TopicPartition]) -> None:
         """Do nothing, because no records are kept here."""
 
-    def hold(self, names: Sequence[TopicPartition]) -> None:
+    def suspend(self, names: Sequence[TopicPartition]) -> None:
         """Do nothing, because no records are handed out here."""
 
-    def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
+    def returned_offsets(self) -> dict[TopicPartition, tuple[int, int]]:
         return dict(self.offsets)
 
     def fail(self, error: OdradekError) -> None:

@@ -23,7 +23,7 @@ async def test_what_is_revoked_in_the_middle_of_an_iteration_is_not_handed_out(
         first = await anext(consumer)
         gone = TopicPartition(str(first.topic), first.partition)
         stays = T1 if gone == T0 else T0
-        ahead.hold([gone])
+        ahead.suspend([gone])
         assert ahead.position(gone) == first.offset + 1, "of the first that was not handed out"
         handed = [record for _ in range(20) if (record := consumer.next_decoded())]
         assert {record.partition for record in handed} == {stays.partition}
@@ -41,7 +41,7 @@ async def test_what_the_user_paused_stays_so_when_the_group_releases_it(
     await fill(client, 10)
     async with client.consumer("t", auto_offset_reset="earliest") as consumer:
         await consumer.position(T0)
-        consumer._ahead.hold([T0])
+        consumer._ahead.suspend([T0])
         consumer.pause(T0)
         consumer._ahead.release([T0])
         assert await consumer.getmany(50) == []

@@ -463,7 +463,7 @@ async def test_offsets_of_partitions_that_went_meanwhile_abort_the_transaction(
         group = cluster.groups._groups["g"]
         group.remove(group.members[member.member_id])
         member._wake.set()
-        await until(lambda: member.times_lost and (member.owned or not has_returned))
+        await until(lambda: member.removal_count and (member.owned or not has_returned))
         with pytest.raises(TransactionAborted, match="in-0"):  # noqa: PT012
             async with producer.transaction() as transaction:
                 await producer.send("out", b"x", partition=0)

@@ -50,8 +50,8 @@ class GroupMember:
 
     member_id = "member"
     member_epoch = 1
-    is_heard = True
-    times_lost = 0
+    is_active = True
+    removal_count = 0
 
     def __init__(self) -> None:
         self.owned: dict[TopicPartition, bytes] = {}

@@ -1,1 +1,1 @@
-"""The consumer of the SDK. Its modules `fetch_planner` and `fetched_chunk` make decisions without I/O."""
+"""The consumer of the SDK. Its modules `fetch_planner` and `fetched_chunk` are sans-IO."""

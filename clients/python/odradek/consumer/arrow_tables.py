@@ -1,4 +1,4 @@
-"""Converts record batches of several partitions to one Arrow table. Needs pyarrow: `odradek[arrow]`."""
+"""Converts columns of records to Arrow tables. Needs pyarrow: `odradek[arrow]`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from odradek_protocol.records.columns import to_record_batch
 
 
 def record_batch_of(name: TopicPartition, columns: Columns) -> pa.RecordBatch:
-    """The record batch of these columns, with topic and partition in each row."""
+    """Return the columns of one partition as an Arrow record batch, with topic and partition in each row."""
     return to_record_batch(columns, topic=name.topic, partition=name.partition)
 
 
 def table_of(batches: list[pa.RecordBatch]) -> pa.Table:
-    """One table over all batches, without copying."""
+    """Return one table over all batches, without copying."""
     return pa.Table.from_batches(batches)
 
 
 def empty_table(columns: Column) -> pa.Table:
-    """A table with these columns and no rows."""
+    """Return a table with these columns and no rows."""
     return table_of([record_batch_of(TopicPartition("", 0), ColumnBuilder(columns).finish())])

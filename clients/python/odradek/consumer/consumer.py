@@ -65,10 +65,10 @@ class ConsumerArguments(TypedDict, total=False):
 class Consumer:
     """Reads records of topics: `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
 
-    It reads all partitions of the given topics, or, with `group`, the share of them that the group assigns to it.
-    Without topics, it reads the partitions that `assign` names. Iterate over the consumer, or call `getmany` or
-    `getarrow`; each continues where the last one ended. The consumer belongs to the event loop of its first use. It
-    fetches records ahead in the background, up to `prefetch_bytes_max`, and follows partitions to new leaders.
+    A consumer reads all partitions of the given topics or, with `group`, those that the consumer group assigns to it.
+    Without topics, it reads the partitions given to `assign`. Iterate over the consumer, or call `getmany` or
+    `getarrow`; each continues after the last returned record. A consumer can only be used on the event loop of its
+    first use. It fetches records in advance, up to `prefetch_bytes_max`, and follows partitions to new leaders.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Consumer:
         self._is_source_new = bool(topics) and group is None
         self._has_subscription = bool(topics)
         self._seeks_to_come: int | None = None
-        # The topics of the source that were read before, also those that were deleted since.
+        # Topics of the source whose partitions were assigned before, including topics that were deleted since.
         self._read_topics: set[str] = set()
         self._is_subscribed = False
         self._is_closing = self._is_closed = False
@@ -132,7 +132,9 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Leave the group and stop fetching; reads that wait raise ClientClosed. Listeners may call it, too."""
+        """Leave the group and stop fetching. Pending reads raise ClientClosed. Group listeners may call this method,
+        too.
+        """
         if self._is_closed or self._is_closing:
             return
         self._is_closing = True
@@ -161,9 +163,7 @@ class Consumer:
         self._use(FixedPartitions(as_partitions(partitions)))
 
     def subscribe(self, *topics: str) -> None:
-        """Read all partitions of these topics from now on, including those that are added later. A member of a group
-        reads its share of them.
-        """
+        """Read all present and future partitions of these topics; as a group member, those that the group assigns."""
         source = WholeTopics(topics)
         if self._member is None:
             self._use(source)
@@ -172,7 +172,7 @@ class Consumer:
             self._member.subscribe(source.topics)
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions that are assigned to this consumer at present."""
+        """Return the partitions that are assigned to this consumer now."""
         return list(self._planner.partitions)
 
     def seek(self, partition: PartitionLike, offset: int) -> None:
@@ -187,14 +187,12 @@ class Consumer:
         self._seek_to(EARLIEST, partitions)
 
     def seek_to_end(self, *partitions: PartitionLike) -> None:
-        """Continue with records that are written from now on to these partitions; without arguments, to all assigned
-        ones.
-        """
+        """Continue with records written to these partitions from now on; without arguments, to all assigned ones."""
         self._seek_to(LATEST, partitions)
 
     def seek_to_timestamp(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
-        """Continue with the first record at or after this time, in ms since the Unix epoch, or at the end if there is
-        no such record. Without partitions, do it for all assigned ones.
+        """Continue with the first record at or after this time (in ms since the Unix epoch), or at the end if there is
+        no such record. Without partitions, this applies to all assigned partitions.
         """
         if timestamp_ms < 0:
             raise ValueError(f"timestamp {timestamp_ms} ms is before 1970")
@@ -203,8 +201,8 @@ class Consumer:
         self._seek_to(timestamp_ms, partitions)
 
     def pause(self, *partitions: PartitionLike) -> None:
-        """Return no records of these partitions until `resume`; without arguments, of all assigned ones. They keep
-        their positions.
+        """Return no records of these partitions until `resume`; without arguments, of all assigned ones. Positions are
+        kept.
         """
         names = self._assigned_or_all(partitions)
         self._ahead.withdraw(names)
@@ -213,7 +211,7 @@ class Consumer:
         self._fetcher.kick()
 
     def resume(self, *partitions: PartitionLike) -> None:
-        """Return records of these partitions again; without arguments, of all assigned ones."""
+        """Return records of these partitions again; without arguments, of all assigned partitions."""
         for name in self._assigned_or_all(partitions):
             self._planner.resume(name)
         self._fetcher.kick()
@@ -223,13 +221,13 @@ class Consumer:
         return [name for name, p in self._planner.partitions.items() if p.is_paused]
 
     async def commit(self, offsets: ByPartition[int] | None = None) -> None:
-        """Commit these offsets for the group, each the offset of the next record to read. Without `offsets`, commit the
-        positions after all records that were returned so far.
+        """Commit these offsets for the group. Each is the offset of the next record to read. Without `offsets`, commit
+        the positions after all records that were returned so far.
 
         Raises:
             NotAssigned: the consumer has no group.
             MemberFenced: nothing was committed, because the group removed this member.
-            OdradekError: nothing was committed, because no coordinator responds.
+            OdradekError: nothing was committed, because no coordinator responded.
         """
         chosen: dict[TopicPartition, int] = {}
         async for partition, offset in in_turns(list((offsets or {}).items())):
@@ -240,7 +238,7 @@ class Consumer:
         await member.commit(None if offsets is None else chosen)
 
     def group_identity(self) -> GroupIdentity:
-        """Return the identity of this member of its group, for `transaction.send_offsets`.
+        """Return the identity of this group member, for `transaction.send_offsets`.
 
         Raises:
             NotAssigned: the consumer has no group.
@@ -248,23 +246,23 @@ class Consumer:
         return self._membership().identity()
 
     def leave_commits_to_transactions(self, offsets: ByPartition[int]) -> GroupIdentity:
-        """Commit no more offsets, because from now on a transactional producer commits them, these first. Returns the
-        identity of this member of its group. Raises MemberFenced if a partition was taken from it meanwhile.
+        """Stop to commit offsets, because a transactional producer commits these offsets and all later ones. Return the
+        identity of this group member. Raises MemberFenced if one of the partitions was revoked.
         """
         return self._membership().leave_commits({as_partition(p): at for p, at in offsets.items()})
 
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()
     ) -> dict[TopicPartition, int | None]:
-        """Return the group's committed offset of each of these partitions, by default of those assigned; None for a
-        partition that has none. Raises NotAssigned if the consumer has no group.
+        """Return the group's committed offset of each of these partitions, by default of all assigned ones; None: it
+        has none. Raises NotAssigned if the consumer has no group.
         """
         names = as_partitions(partitions) or list(self._planner.partitions)
         return await self._membership().committed(names) if names else {}
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Return, for each assigned partition, the number of records between the position and the end of
-        the partition.
+        """Return, for each assigned partition with a known position, how many records follow it up to the end
+        offset.
         """
         positions = self.positions()
         ends = await self.end_offsets(list(positions))
@@ -272,7 +270,9 @@ class Consumer:
 
     def _membership(self) -> GroupMembership:
         if self._member is None:
-            raise NotAssigned("this consumer is in no group", hint="give it group=...")
+            raise NotAssigned(
+                "this consumer has no group", hint="create the consumer with group=..."
+            )
         return self._member
 
     def _end_read(self) -> None:
@@ -288,7 +288,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Return the next record; wait for it without a time limit. Raises what `getmany` raises."""
+        """Return the next record. Waits without a time limit. Raises the errors of `getmany`."""
         decoded, withdrawn = self._decoded, self._withdrawn
         while True:
             while not decoded:
@@ -298,26 +298,25 @@ class Consumer:
                 return record
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """Return the next record of an iteration without waiting; None if none is decoded yet.
-
-        Only one thread at a time may call it.
+        """Return the next decoded record without waiting; None if there is none. Only one thread at a time may call
+        this.
         """
         return self._ahead.next_decoded()
 
     async def getmany(
         self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX, *, min_bytes: int = 0
     ) -> list[ConsumerRecord]:
-        """Return up to `max_records` records: those that were fetched already or, if there are none, the first that
+        """Return up to `max_records` records: those that were already fetched or, if there are none, the first that
         arrive.
 
-        The result is empty if none arrive within `timeout_ms` (None: no limit). Records of a partition are in order.
-        With `min_bytes` the call waits until batches of that total size have arrived, or until the timeout. It never
-        waits for more than half of the bytes that may be fetched ahead from one broker.
+        The result is empty if no records arrive within `timeout_ms` (None: no limit). Records of a partition are in
+        order. With `min_bytes`, the call waits until batches of that total size have arrived, or until the timeout.
+        `min_bytes` is limited to half of the bytes that may be fetched in advance from one broker.
 
         Raises:
             OffsetOutOfRange: the position is not in the log, and auto_offset_reset is "error".
             UnknownTopic, AuthorizationFailed: a partition cannot be read.
-            CorruptRecords: a batch is damaged; the next read fetches it again.
+            CorruptRecords: a batch is damaged. The next read fetches the batch again.
         """
         if max_records < 1:
             raise ValueError(f"max_records is {max_records}, but must be at least 1")
@@ -333,18 +332,18 @@ class Consumer:
         bytes_max: int = ARROW_BYTES_MAX,
         columns: Column = ALL_COLUMNS,
     ) -> pa.Table:
-        """Return fetched records as one Arrow table, with about `bytes_max` bytes of batches at most.
+        """Return fetched records as one Arrow table, from batches of about `bytes_max` bytes at most.
 
-        The columns are topic, partition, offset, timestamp, key, value and headers, or those of them that `columns`
-        selects. The table has no rows if no records arrive within `timeout_ms` (None: no limit). Deserializers are not
-        applied. Raises what `getmany` raises, and MissingDependency if pyarrow is not installed.
+        The columns are topic, partition, offset, timestamp, key, value and headers, or those that `columns` selects.
+        The table has no rows if no records arrive within `timeout_ms` (None: no limit). Deserializers are not applied.
+        Raises the errors of `getmany`, and MissingDependency if pyarrow is not installed.
         """
         from odradek.consumer.arrow_tables import empty_table, record_batch_of, table_of
 
-        taken = await self.getcolumns(timeout_ms, bytes_max=bytes_max, columns=columns)
-        if not taken:
+        parts = await self.getcolumns(timeout_ms, bytes_max=bytes_max, columns=columns)
+        if not parts:
             return empty_table(columns)
-        return table_of([record_batch_of(name, part) for name, part in taken])
+        return table_of([record_batch_of(name, part) for name, part in parts])
 
     async def getcolumns(
         self,
@@ -353,24 +352,25 @@ class Consumer:
         bytes_max: int = ARROW_BYTES_MAX,
         columns: Column = ALL_COLUMNS,
     ) -> list[tuple[TopicPartition, Columns]]:
-        """Return fetched records as column buffers, by partition. They are those of `getarrow`, but need no pyarrow.
+        """Return fetched records as column buffers, by partition. The columns are those of `getarrow`, but pyarrow is
+        not needed.
 
-        The result is empty if no records arrive within `timeout_ms` (None: no limit). Raises what `getmany` raises.
+        The result is empty if no records arrive within `timeout_ms` (None: no limit). Raises the errors of `getmany`.
         """
         self._ahead.put_back_decoded()
         self._begin_read()
         deadline_s = _deadline_s(timeout_ms)
         while True:
             await self._ready()
-            taken = self._ahead.take_columns(bytes_max, columns)
-            if taken:
+            parts = self._ahead.take_columns(bytes_max, columns)
+            if parts:
                 self._end_read()
-                return taken
+                return parts
             if not await self._wait(deadline_s):
                 return []
 
     async def position(self, partition: PartitionLike, timeout_ms: int = 30_000) -> int:
-        """Return the offset of the next record to read. If it is not known yet, look it up, for at most `timeout_ms`.
+        """Return the offset of the next record to read. If the offset is not known yet, wait up to `timeout_ms` for it.
 
         Raises:
             NotAssigned: the partition is not assigned to this consumer.
@@ -389,41 +389,39 @@ class Consumer:
                 )
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record to read of each assigned partition. Partitions whose position is not
-        known yet are left out.
-        """
-        return {name: offset for name, (offset, _) in self._ahead.handed_out().items()}
+        """Return the offset of the next record to read, for each assigned partition whose position is known."""
+        return {name: offset for name, (offset, _) in self._ahead.returned_offsets().items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """Return the log start offset of each of these partitions, which need not be assigned."""
+        """Return the log start offset of each of these partitions. They need not be assigned."""
         return await self._ends(partitions, EARLIEST, timeout_ms)
 
     async def end_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """Return the end offset of each of these partitions, which need not be assigned: the high watermark or, with
-        read_committed, the last stable offset.
+        """Return the end offset of each of these partitions: the high watermark or, with read_committed, the last
+        stable offset. The partitions need not be assigned.
         """
         return await self._ends(partitions, LATEST, timeout_ms)
 
     async def offsets_for_times(
         self, timestamps_ms: ByPartition[int], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the offset of the first record at or after each time, in ms since the Unix epoch; None if there is no
-        such record.
+        """Return the offset of each partition's first record at or after a time, in ms since the Unix epoch. None:
+        there is no such record.
         """
-        found = await look_up_offsets(
+        offsets = await look_up_offsets(
             self._cluster,
             {as_partition(p): at for p, at in timestamps_ms.items()},
             read_committed=self.options.isolation_level == "read_committed",
             timeout_s=timeout_ms / 1000,
         )
-        return {name: at if at.offset >= 0 else None for name, at in found.items()}
+        return {name: at if at.offset >= 0 else None for name, at in offsets.items()}
 
     def high_watermark(self, partition: PartitionLike) -> int:
-        """Return the high watermark of a partition as of the last fetch response; -1 before the first response. Raises
+        """Return the high watermark of a partition in the last fetch response; -1 before the first response. Raises
         NotAssigned.
         """
         return self._planner.partitions[self._assigned(partition)].high_watermark
@@ -434,7 +432,7 @@ class Consumer:
         deadline_s = _deadline_s(timeout_ms)
         min_bytes = min(min_bytes, self._fetcher.window_bytes // 2)
         self._begin_read()
-        await asyncio.sleep(0)  # let other tasks run, and take what has arrived
+        await asyncio.sleep(0)  # Lets other tasks run, such as those that receive records.
         while True:
             await self._ready()
             if self._planner.buffered_bytes >= min_bytes:
@@ -445,10 +443,12 @@ class Consumer:
             if not await self._wait(deadline_s):
                 if not min_bytes:
                     return []
-                min_bytes = 0  # the timeout has passed: return what was fetched
+                min_bytes = 0  # The timeout has passed, so fewer bytes are returned.
 
     async def _ready(self) -> None:
-        """Fetch the metadata of newly subscribed topics and assign their partitions; raise a pending error."""
+        """Fetch the metadata of newly subscribed topics and assign their partitions. If an error is pending, raise
+        it.
+        """
         self._require_use()
         self._cluster.require_own_loop()
         if self._is_source_new:
@@ -468,7 +468,7 @@ class Consumer:
             )
 
     async def _wait(self, deadline_s: float | None) -> bool:
-        """Wait until records, an error or a position arrive. Return False at the deadline."""
+        """Wait until records, an error or a position arrive. Return False if the deadline passes first."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._fetcher.arrival()
@@ -512,7 +512,8 @@ class Consumer:
                 topics |= self._read_topics
             self._read_topics |= {name.topic for name in new}
             for name in new:
-                # Read a new partition from its beginning, also one of a topic that was created again.
+                # A new partition of a topic that was read before is read from its beginning, so that no record is
+                # missed. That includes partitions of a topic that was created again.
                 if name.topic in topics:
                     self._planner.seek_to_timestamp(name, EARLIEST)
 
@@ -546,24 +547,24 @@ class Consumer:
     ) -> dict[TopicPartition, int]:
         if self._is_closed:
             raise ClientClosed("the consumer is closed")
-        found = await look_up_offsets(
+        offsets = await look_up_offsets(
             self._cluster,
             dict.fromkeys(as_partitions(partitions), which),
             read_committed=self.options.isolation_level == "read_committed",
             timeout_s=timeout_ms / 1000,
         )
-        return {name: at.offset for name, at in found.items()}
+        return {name: at.offset for name, at in offsets.items()}
 
 
 def _deadline_s(timeout_ms: int | None) -> float | None:
-    """Return the deadline on the clock of the running loop."""
+    """Return the deadline on the clock of the running event loop, in seconds; None if there is no timeout."""
     if timeout_ms is None:
         return None
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
 class FixedPartitions:
-    """Partitions that the program assigned."""
+    """The partitions that the program assigned."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self._partitions = list(dict.fromkeys(partitions))
@@ -574,7 +575,7 @@ class FixedPartitions:
 
 
 class WholeTopics:
-    """All present and future partitions of topics."""
+    """All partitions of topics, including partitions that are added later."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         names = list(topics)
@@ -582,7 +583,7 @@ class WholeTopics:
             if not isinstance(name, str):
                 raise InvalidRequest(
                     f"{name!r} is not the name of a topic",
-                    hint="name topics one by one: 'orders', 'payments'",
+                    hint="pass each topic as its own argument: 'orders', 'payments'",
                 )
         self.topics = frozenset(names)
 
@@ -596,4 +597,4 @@ class WholeTopics:
 
 
 AssignmentSource: TypeAlias = FixedPartitions | WholeTopics
-"""Determines the partitions to read; it is asked again after each change of the metadata."""
+"""Determines the partitions to read. `partitions` is called again after each change of the metadata."""

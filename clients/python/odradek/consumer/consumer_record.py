@@ -26,11 +26,11 @@ class ConsumerRecord(Protocol):
     def leader_epoch(self) -> int: ...
     @property
     def timestamp_type(self) -> int:
-        """0: time of the producer; 1: time of the leader at the append."""
+        """0: the timestamp was set by the producer. 1: it is the leader's time of the append."""
 
 
 class DeserializedRecord(NamedTuple):
-    """A record whose key and value were deserialized."""
+    """A record whose key and value were deserialized. The fields are those of `ConsumerRecord`."""
 
     key: Any
     value: Any

@@ -1,33 +1,34 @@
-"""Decides, without I/O, from which broker each partition of a consumer is fetched, and keeps the records that
-arrived.
+"""Decides, without I/O, from which broker each partition of a consumer is fetched, and buffers the fetched records.
 
 A partition goes through these stages:
 
-    unpositioned   its offset must be looked up first (`FetchPlan.lookups`; `position_found` is the result)
-    unvalidated    the leader epoch changed since its last record was read, so the log may have been truncated
-                   (KIP-320; `FetchPlan.validations`; `validated` is the result)
-    ready          `plan` puts it on the stream of its leader
-    fetching       `fetched` takes its data
+    unpositioned   its offset must be looked up first (`FetchPlan.lookups`; result: `position_found`)
+    unvalidated    the leader epoch changed since the last record was read, so the log may have been truncated
+                   (KIP-320; `FetchPlan.validations`; result: `validated`)
+    ready          `plan` adds it to the stream of its leader
+    fetching       `fetched` receives its records
 
-A call that changes the stage of a partition, or what the stage waits for, puts the partition into `_undecided`; `plan`
-takes it from there and decides its next step. So planning costs time only for partitions that changed, and a consumer
-of thousands of partitions plans them in several calls, between which other tasks run.
+A call that changes the stage of a partition, or a condition that its stage depends on, adds the partition to
+`_undecided`. `plan` removes it there and decides its next step. So planning costs time only for partitions that
+changed. The partitions of a consumer with thousands of them are planned in several calls, and other tasks run in
+between.
 
-A partition returns to ready when its leader moves, its stream breaks, or the broker responds with a retriable error
-(after a pause). It returns to unpositioned when its fetch offset is out of range and there is a reset policy. Errors
-that are not retriable are kept in `errors`, and the next read raises them.
+A partition becomes ready again when its leader changes, its stream breaks, or the broker responds with a retriable
+error (after a pause). It becomes unpositioned when its fetch offset is out of range, if there is a reset policy. Errors
+that are not retriable are stored in `errors`, and the next read raises them.
 
-A position belongs to one topic id. If the topic is deleted and another one gets its name, the new one is read from its
-beginning, because all of its records are new to the program; with the policy "error" that is an error. A partition that
-a group assigned is not read until the group assigns the one of the new topic.
+A position is valid for one topic id only. If a topic is deleted and created again, its partitions are read from the
+beginning, because all records of the new topic are new to the program; with the policy "error", this is an error. A
+partition that a group assigned is not read until the group assigns the partition of the new topic.
 
-A partition has two offsets: `position`, of the next record to return, and `fetch_offset`, of the next one to arrive;
-the records between them are in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
-broker repeats: a response with another id was sent before a seek, a pause or a move, and is dropped.
+A partition has two offsets: `position` is the offset of the next record to return, and `fetch_offset` the offset of the
+next record to arrive. The records between them are in `chunks`. Each time a partition is added to a stream, it gets a
+new `fetch_id`, which the broker repeats in responses. A response with another id was sent before a seek, a pause or a
+change of the leader, and is dropped.
 
-Memory is bounded by credit: a broker may send only as many bytes as it was granted, over all of its streams, and
-bytes that were read or dropped are granted to it again. A paused partition is taken off its stream and its chunks are
-dropped, so it cannot hold credit that other partitions need.
+Memory is limited by credit. A broker may send only as many bytes as it was granted, over all of its streams. Bytes that
+were read or dropped are granted again. A paused partition is removed from its stream and its chunks are dropped, so
+that it does not use credit that other partitions need.
 """
 
 from __future__ import annotations
@@ -53,24 +54,24 @@ from odradek_protocol.record_messages import FetchedPartition
 
 ResetPolicy: TypeAlias = Literal["earliest", "latest", "error"]
 TopicIdOf: TypeAlias = Callable[[str], bytes]
-"""topic -> its id in the metadata, or empty if it is not there"""
+"""Topic -> its id in the metadata; b"" if the topic is not in the metadata."""
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
-"""partition -> (endpoint, leader epoch), or None while it has no leader with a known address."""
+"""Partition -> (endpoint, leader epoch) of its leader; None while there is no leader with a known address."""
 
 ERRORS_MAX = 100
 UNKNOWN_TOPIC_MS_MAX = 10_000
 PARTITIONS_PER_PLAN: Final = 500
-"""One partition costs up to 10 us: a plan takes a few milliseconds."""
+"""One partition costs up to 10 us, so one call of `plan` takes a few milliseconds."""
 _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What the shell must do next, for the partitions that one call of `plan` decided."""
+    """The next steps for those partitions that one call of `plan` decided. The caller carries them out."""
 
     decided: list[TopicPartition] = field(default_factory=list)
     lookups: dict[TopicPartition, int] = field(default_factory=dict)
-    """Partitions whose offset must be looked up, with the timestamp to look up (it may be EARLIEST or LATEST)."""
+    """By partition: the timestamp whose offset must be looked up, which may be EARLIEST or LATEST."""
     validations: dict[TopicPartition, int] = field(default_factory=dict)
     """Partitions to check for truncation, with the leader epoch of the last record that was read."""
     changes: dict[str, StreamChange] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class FetchPlan:
 
 
 class FetchPlanner:
-    """The partitions of one consumer, the records that were fetched from them, and the plan of what to fetch next."""
+    """The partitions of one consumer, their fetched records, and the decision what to fetch next."""
 
     def __init__(
         self,
@@ -93,15 +94,17 @@ class FetchPlanner:
         self.errors: deque[OdradekError] = deque(maxlen=ERRORS_MAX)
         self.buffered_bytes = 0
         self.wants_refresh = False
-        """Whether a response showed that the metadata is stale. The fetcher resets it when it asks for new metadata."""
+        """Whether a response showed that the metadata is stale. The fetcher resets this when it requests new
+        metadata.
+        """
         self._reset: ResetPolicy = reset
         self._read_committed = read_committed
         self._topic_id_of = topic_id_of
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
         self._undecided: dict[TopicPartition, None] = {}
-        """The partitions whose next step `plan` decides, in this order."""
+        """The partitions whose next step `plan` must decide, in this order."""
         self._pausing: set[TopicPartition] = set()
-        """The partitions that wait until their `not_before_ms`, after an error."""
+        """The partitions that wait until their `not_before_ms` after an error."""
         self._next_fetch_id = 0
         self._changes: dict[str, StreamChange] = {}
         self._credit_due: dict[int, int] = {}
@@ -110,42 +113,43 @@ class FetchPlanner:
         self,
         names: Iterable[TopicPartition],
         *,
-        held_from: Mapping[TopicPartition, int] | None = None,
+        suspended_from: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read exactly these partitions from now on; those already read keep their position.
+        """Read exactly these partitions from now on. Partitions that are already read keep their position.
 
-        With `held_from`, new partitions begin at these offsets, if they have one, and are held until `release`.
+        With `suspended_from`, new partitions start at the offset in it, if it has one, and no records of them are
+        returned until `release`.
         """
-        wanted = dict.fromkeys(names)
-        for name in [n for n in self.partitions if n not in wanted]:
+        assigned = dict.fromkeys(names)
+        for name in [n for n in self.partitions if n not in assigned]:
             self._stop(self.partitions[name])
             self._drop_chunks(name)
             del self.partitions[name]
             self._undecided.pop(name, None)
             self._pausing.discard(name)
-        for name in wanted:
+        for name in assigned:
             if name not in self.partitions:
-                start = UNKNOWN if held_from is None else held_from.get(name, UNKNOWN)
+                start = UNKNOWN if suspended_from is None else suspended_from.get(name, UNKNOWN)
                 self.partitions[name] = PartitionProgress(
                     name,
                     position=start,
                     fetch_offset=start,
-                    is_held=held_from is not None,
-                    is_of_group=held_from is not None,
+                    is_suspended=suspended_from is not None,
+                    is_of_group=suspended_from is not None,
                 )
                 self._undecided[name] = None
 
     def seek(self, name: TopicPartition, offset: int) -> None:
-        """Return records from this offset on."""
+        """Return records beginning with this offset."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.position = progress.fetch_offset = offset
         progress.lookup_ms = None
-        progress.is_looking_up = False  # a look-up in progress no longer counts
+        progress.is_looking_up = False  # The result of a look-up in progress is ignored.
         progress.last_epoch = progress.validated_epoch = -1
 
     def seek_to_timestamp(self, name: TopicPartition, timestamp_ms: int) -> None:
-        """Return records from the offset of this timestamp on, which may be EARLIEST or LATEST."""
+        """Return records beginning with the offset for this timestamp, which may be EARLIEST or LATEST."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.position = progress.fetch_offset = UNKNOWN
@@ -154,7 +158,7 @@ class FetchPlanner:
         progress.last_epoch = progress.validated_epoch = -1
 
     def pause(self, name: TopicPartition) -> None:
-        """Return no records of the partition until `resume`; it keeps its position."""
+        """Return no records of the partition until `resume`. The partition keeps its position."""
         progress = self.partitions[name]
         if not progress.is_paused:
             self._restart(progress)
@@ -165,30 +169,34 @@ class FetchPlanner:
         self.partitions[name].is_paused = False
         self._undecided[name] = None
 
-    def hold(self, name: TopicPartition) -> None:
-        """Return no records of the partition until `release`, even if the user resumes it. The group calls it."""
+    def suspend(self, name: TopicPartition) -> None:
+        """Return no records of the partition until `release`, even if the program resumes it. For the group
+        membership.
+        """
         progress = self.partitions[name]
         self._restart(progress)
-        progress.is_held = True
+        progress.is_suspended = True
 
     def release(self, name: TopicPartition) -> None:
-        """Continue at the position of the partition, unless the user has paused it."""
-        self.partitions[name].is_held = False
+        """Continue at the position of the partition, unless the program has paused it."""
+        self.partitions[name].is_suspended = False
         self._undecided[name] = None
 
     def raise_soon(self, error: OdradekError) -> None:
-        """Make the next read raise this error, once only, even if it is reported several times."""
-        if all(str(waiting) != str(error) for waiting in self.errors):
+        """Make the next read raise this error. An error that is reported several times before that read is raised
+        once.
+        """
+        if all(str(pending) != str(error) for pending in self.errors):
             self.errors.append(error)
 
     @property
     def has_undecided(self) -> bool:
-        """Whether `plan` must be called again, because it left partitions for the next call."""
+        """Whether `plan` must be called again, because it has not decided all partitions."""
         return bool(self._undecided)
 
     def moved(self, names: Iterable[TopicPartition]) -> bool:
-        """Decide again about those of the partitions that are assigned, because their leader, its epoch or its address
-        changed. Returns whether there are any.
+        """Decide again about these partitions, because their leader, leader epoch or leader address changed. Partitions
+        that are not assigned are ignored. Return whether any of them is assigned.
         """
         assigned = [name for name in names if name in self.partitions]
         for name in assigned:
@@ -197,7 +205,7 @@ class FetchPlanner:
         return bool(assigned)
 
     def plan(self, leader_of: LeaderOf, now_ms: int) -> FetchPlan:
-        """Decide the next step of up to PARTITIONS_PER_PLAN of the partitions that changed since the last call."""
+        """Decide the next step of up to PARTITIONS_PER_PLAN partitions that changed since the last call."""
         for name in [n for n in self._pausing if self.partitions[n].not_before_ms <= now_ms]:
             self._pausing.discard(name)
             self._undecided[name] = None
@@ -215,7 +223,7 @@ class FetchPlanner:
         self._add(progress, endpoint, leader_epoch)
 
     def position_found(self, name: TopicPartition, lookup_ms: int, offset: int) -> None:
-        """Apply the result of a look-up. It is ignored if the user has called `seek` meanwhile."""
+        """Apply the result of a look-up, unless the program has called `seek` in the meantime."""
         progress = self.partitions.get(name)
         if progress is None or progress.lookup_ms != lookup_ms or not progress.is_looking_up:
             return
@@ -225,7 +233,7 @@ class FetchPlanner:
         self._undecided[name] = None
 
     def lookup_at_end(self, name: TopicPartition, lookup_ms: int) -> None:
-        """Look up the end of the log instead, because there is no record at or after the timestamp."""
+        """Look up the end of the log instead, because no record is at or after the timestamp."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.lookup_ms = LATEST
@@ -233,49 +241,51 @@ class FetchPlanner:
             self._undecided[name] = None
 
     def lookup_failed(self, name: TopicPartition, lookup_ms: int) -> None:
-        """Let the next `plan` look up the offset again."""
+        """Make the next `plan` look up the offset again."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.is_looking_up = False
             self._undecided[name] = None
 
     def validated(
-        self, name: TopicPartition, asked_epoch: int, end_offset: int | None, leader_epoch: int
+        self, name: TopicPartition, checked_epoch: int, end_offset: int | None, leader_epoch: int
     ) -> None:
-        """Apply the result of a truncation check for the leader epoch `asked_epoch`.
+        """Apply the result of a truncation check for the leader epoch `checked_epoch`.
 
-        `end_offset` is the offset at which that epoch ends in the log; None if the leader must be asked again.
+        `end_offset` is the offset at which that epoch ends in the log. None: the check must be repeated.
         """
         progress = self.partitions.get(name)
         if progress is None or not progress.is_validating:
             return
         progress.is_validating = False
         self._undecided[name] = None
-        if end_offset is None or progress.last_epoch != asked_epoch:
+        if end_offset is None or progress.last_epoch != checked_epoch:
             return
         progress.validated_epoch = leader_epoch
         if 0 <= end_offset < progress.position:
-            lost = LogTruncated(
-                f"{name}: the log was truncated to offset {end_offset}, records up to"
+            truncation = LogTruncated(
+                f"{name}: the log was truncated to offset {end_offset}, but records up to"
                 f" {progress.position} had been read",
                 truncated_to=end_offset,
             )
             self._restart(progress)
             if self._reset == "error":
-                self.raise_soon(lost)
+                self.raise_soon(truncation)
             progress.position = progress.fetch_offset = end_offset
             progress.last_epoch = -1
         elif 0 <= end_offset < progress.fetch_offset:
-            # Buffered records that are not read yet may have been truncated, too.
+            # Buffered records after the position may have been truncated.
             self._restart(progress)
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """Return the time when the next pause after an error ends; None if there is none."""
+        """Return when the next pause after an error ends; None if no partition pauses."""
         times = (self.partitions[name].not_before_ms for name in self._pausing)
         return min((at_ms for at_ms in times if at_ms > now_ms), default=None)
 
     def fetched(self, source: int, entry: FetchedPartition, now_ms: int) -> None:
-        """Add the data of one partition from a fetch response. `source` is the number of the broker that sent it."""
+        """Add the data of one partition from a fetch response. `source` is the number of the broker that sent the
+        response.
+        """
         data = entry.header
         size_bytes = len(entry.records)
         progress = self.partitions.get(TopicPartition(data.topic, data.partition))
@@ -310,11 +320,11 @@ class FetchPlanner:
             self.buffered_bytes += size_bytes
             progress.buffered += 1
         progress.fetch_offset = max(progress.fetch_offset, data.next_offset)
-        if not progress.buffered:  # offsets without records, as after compaction
+        if not progress.buffered:  # Skips offsets without records, such as compacted ones.
             progress.position = max(progress.position, progress.fetch_offset)
 
     def stream_broke(self, endpoint: str, now_ms: int) -> None:
-        """Stop fetching the partitions of a broken stream; their data is kept."""
+        """Stop fetching the partitions of a broken stream. Their buffered records are kept."""
         self._changes.pop(endpoint, None)
         for progress in self.partitions.values():
             if progress.endpoint == endpoint:
@@ -330,7 +340,7 @@ class FetchPlanner:
         return chunk, self.partitions[chunk.name]
 
     def finish_chunk(self) -> None:
-        """Drop the chunk that `next_chunk` returned, after it was read to its end."""
+        """Drop the chunk that `next_chunk` returned, because all its records were read."""
         chunk = self.chunks.popleft()
         progress = self.partitions[chunk.name]
         progress.position = max(progress.position, chunk.next_offset)
@@ -341,12 +351,14 @@ class FetchPlanner:
             self._undecided[chunk.name] = None
 
     def reject_chunk(self) -> None:
-        """Drop all chunks of the partition whose first chunk is damaged, and fetch again from its position."""
+        """Drop all chunks of the partition whose first chunk is damaged, and fetch the partition again from its
+        position.
+        """
         progress = self.partitions[self.chunks[0].name]
         self._restart(progress)
 
     def credit_due(self, source: int, least_bytes: int) -> int:
-        """Return how many bytes to grant to the broker `source` again; 0 while they are fewer than `least_bytes`."""
+        """Return how many bytes to grant to the broker `source`; 0 while they are fewer than `least_bytes`."""
         due_bytes = self._credit_due.get(source, 0)
         if due_bytes < least_bytes:
             return 0
@@ -354,7 +366,9 @@ class FetchPlanner:
         return due_bytes
 
     def reopen_source(self, source: int) -> int:
-        """Return the unread bytes of a broker's last stream, which reduce the credit of its new one."""
+        """Return how many bytes from a broker's earlier streams are not read yet. They reduce the credit of its new
+        stream.
+        """
         self._credit_due.pop(source, None)
         return sum(chunk.size_bytes for chunk in self.chunks if chunk.source == source)
 
@@ -365,7 +379,9 @@ class FetchPlanner:
         now_ms: int,
         plan: FetchPlan,
     ) -> None:
-        """Decide the next step of one partition, whose leader is `target` (endpoint, leader epoch)."""
+        """Decide the next step of one partition. `target` is the endpoint and leader epoch of its leader; None: no
+        leader.
+        """
         topic_id = self._topic_id_of(progress.name.topic)
         if not progress.topic_id:
             progress.topic_id = topic_id
@@ -394,12 +410,12 @@ class FetchPlanner:
             self._begin(progress, endpoint, leader_epoch, now_ms)
 
     def _look_up(self, progress: PartitionProgress, plan: FetchPlan) -> None:
-        """Plan the look-up of a start offset. Without a reset policy it is an error that there is none."""
+        """Plan the look-up of a start offset. With the reset policy "error", a missing start offset is an error."""
         if progress.is_looking_up:
             return
         progress.is_looking_up = True
         if progress.lookup_ms is None:
-            if self._reset == "error":  # `is_looking_up` stays set until the user seeks
+            if self._reset == "error":  # `is_looking_up` stays set until the program calls `seek`.
                 self.raise_soon(OffsetOutOfRange(f"{progress.name} has no position to start at"))
                 return
             progress.lookup_ms = _RESETS[self._reset]
@@ -411,7 +427,7 @@ class FetchPlanner:
         progress.last_epoch = progress.validated_epoch = -1
         progress.is_looking_up = False
         if self._reset == "error":
-            progress.is_looking_up = True  # until the user seeks
+            progress.is_looking_up = True  # It stays set until the program calls `seek`.
             self.raise_soon(
                 OffsetOutOfRange(
                     f"{progress.name}: the topic was deleted and created again, so it has no position"
@@ -423,7 +439,7 @@ class FetchPlanner:
     ) -> None:
         if (
             progress.is_paused
-            or progress.is_held
+            or progress.is_suspended
             or progress.is_validating
             or progress.not_before_ms > now_ms
             or (progress.must_drain and progress.buffered)
@@ -450,7 +466,7 @@ class FetchPlanner:
         return change
 
     def _stop(self, progress: PartitionProgress) -> None:
-        """Remove a partition from its stream; its data is kept."""
+        """Remove a partition from its stream. Its buffered records are kept."""
         if progress.endpoint is not None:
             change = self._change_of(progress.endpoint)
             change.add.pop(progress.name, None)
@@ -459,7 +475,9 @@ class FetchPlanner:
             progress.preferred_replica = -1
 
     def _restart(self, progress: PartitionProgress) -> None:
-        """Remove a partition from its stream and drop its data, to fetch again from its position."""
+        """Remove a partition from its stream and drop its buffered records, so that it is fetched again from its
+        position.
+        """
         self._stop(progress)
         self._drop_chunks(progress.name)
         progress.fetch_offset = progress.position
@@ -520,7 +538,7 @@ class FetchPlanner:
             self.raise_soon(error)
 
     def _out_of_range(self, progress: PartitionProgress) -> None:
-        # Earlier records are valid: return them first, then look up the offset.
+        # Buffered records are valid. They are returned first, and then the offset is looked up.
         if progress.buffered:
             progress.must_drain = True
             return
@@ -529,7 +547,7 @@ class FetchPlanner:
         progress.position = progress.fetch_offset = UNKNOWN
         progress.last_epoch = -1
         if self._reset == "error":
-            progress.is_looking_up = True  # until the user seeks
+            progress.is_looking_up = True  # It stays set until the program calls `seek`.
             start_offset = progress.log_start_offset
             begins = f", which begins at {start_offset}" if start_offset > offset else ""
             self.raise_soon(

@@ -1,9 +1,8 @@
-"""The batches of one partition in one fetch response, which are decoded on demand, and the state of a partition that
-is read.
+"""The batches of one partition in one fetch response, decoded on demand, and the state of a partition that is read.
 
-Only as many records are decoded as a read asks for. Control batches are skipped. With read_committed, so are the
-batches of aborted transactions: the broker lists the producers of aborted transactions with their first offsets; each
-transaction ends at its abort marker.
+Only as many records are decoded as a read requests. Control batches are skipped. With read_committed, the batches of
+aborted transactions are skipped, too: the broker lists the producer ids of aborted transactions with their first
+offsets, and each transaction ends at its abort marker.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BYTES_EXPANDED_MAX = 64 * 1024 * 1024
 
 
 class FetchedChunk:
-    """The batches of one partition in one fetch response, until they are read. The planner owns the object."""
+    """The batches of one partition in one fetch response, until they are read. The planner owns all chunks."""
 
     __slots__ = (
         "_aborted",
@@ -52,23 +51,23 @@ class FetchedChunk:
         source: int,
         aborted: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """`aborted` has (producer id, first offset) of aborted transactions; None stands for read_uncommitted."""
+        """`aborted` has (producer id, first offset) of the aborted transactions; None: read_uncommitted."""
         self.name = name
         self.records = records
         self.size_bytes = len(records)
         self.next_offset = next_offset
         self.source = source
         self.leader_epoch = -1
-        """The leader epoch of the last batch that was read or skipped."""
+        """The leader epoch of the last batch that was read or skipped; -1 before the first batch."""
         self.read_offset = -1
-        """The offset after the last batch that `read_columns` added completely; -1: none yet."""
+        """The offset after the last batch that `read_columns` added completely; -1 before the first such batch."""
         self._aborted = None if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
         self._batches = self._data_batches()
         self._current: tuple[int, BatchHeader] | None = None
         self._reader: RecordReader | None = None
 
     def read(self, records_max: int, start_offset: int) -> list[Record]:
-        """Decode the next records from `start_offset` on, up to the maximum; empty at the end.
+        """Decode and return up to `records_max` records, beginning with `start_offset`. The result is empty at the end.
 
         Raises:
             CorruptRecords: a batch is damaged. The chunk can no longer be used.
@@ -96,7 +95,7 @@ class FetchedChunk:
             raise self._corrupt(start_offset, error) from error
 
     def read_columns(self, builder: ColumnBuilder, start_offset: int) -> None:
-        """Add all records from `start_offset` on to columns. Raises what `read` raises."""
+        """Add all records from `start_offset` on to `builder`. Raises the errors of `read`."""
         try:
             while (batch := self._next_batch(start_offset)) is not None:
                 builder.append_batch(self.records, *batch, start_offset=start_offset)
@@ -107,7 +106,7 @@ class FetchedChunk:
             raise self._corrupt(start_offset, error) from error
 
     def _next_batch(self, start_offset: int) -> tuple[int, BatchHeader] | None:
-        """Return the current batch, or the next one; None at the end."""
+        """Return the current batch, or the next batch if there is none; None at the end."""
         while self._current is None:
             self._current = next(self._batches, None)
             if self._current is None:
@@ -134,7 +133,7 @@ class FetchedChunk:
     def _corrupt(self, offset: int, error: CorruptBatch) -> CorruptRecords:
         return CorruptRecords(
             f"{self.name}: a batch at or after offset {offset} is damaged: {error}",
-            hint="read again; if it persists, seek past it, and check the broker's disk",
+            hint="read again; if the error persists, check the broker's disk, and seek to an offset after the batch",
         )
 
 
@@ -143,35 +142,37 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class PartitionProgress:
-    """The state of one partition that is read: position, stream, chunks, pauses."""
+    """The state of one partition that is read."""
 
     name: TopicPartition
     position: int = UNKNOWN
     topic_id: bytes = b""
-    """The topic to which the position belongs; empty until there is metadata of it."""
+    """The id of the topic that the position is valid for; b"" until the metadata of the topic is known."""
     is_of_group: bool = False
-    """Whether the group assigned the partition, and so determines where to read it."""
+    """Whether a group assigned the partition, so that the group determines where to read it."""
     fetch_offset: int = UNKNOWN
     lookup_ms: int | None = None
-    """The timestamp to look up while the position is unknown; EARLIEST or LATEST, too."""
+    """The timestamp to look up while the position is unknown, which may be EARLIEST or LATEST; None: none."""
     is_looking_up: bool = False
     last_epoch: int = -1
-    """Leader epoch of the last record that was returned."""
+    """The leader epoch of the last record that was returned; -1: unknown."""
     validated_epoch: int = -1
-    """Leader epoch for which the position was validated."""
+    """The leader epoch for which the position was validated; -1: none."""
     is_validating: bool = False
     is_paused: bool = False
-    """Whether the user has paused the partition."""
-    is_held: bool = False
-    """Whether the group holds the partition: it is being revoked, or `on_assign` has not returned yet."""
+    """Whether the program has paused the partition."""
+    is_suspended: bool = False
+    """Whether the group membership suspended the partition: it is being revoked, or `on_assign` has not returned
+    yet.
+    """
     endpoint: str | None = None
-    """Address of the broker from which the partition is fetched; None: it is not fetched."""
+    """The address of the broker that the partition is fetched from; None: it is not fetched."""
     fetch_epoch: int = -1
     fetch_id: int = 0
     buffered: int = 0
-    """Number of chunks that are not read yet."""
+    """The number of chunks that are not read yet."""
     must_drain: bool = False
-    """Whether the fetch offset is out of range, while earlier, valid records are still to be read."""
+    """Whether the fetch offset is out of range, but earlier, valid records are still buffered."""
     not_before_ms: int = 0
     failures: int = 0
     failing_since_ms: int = -1
@@ -183,7 +184,7 @@ class PartitionProgress:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all records before an offset that is out of range were read, so that the offset can be reset now."""
+        """Whether all records before an out-of-range offset were read, so that the offset can be reset now."""
         return self.must_drain and not self.buffered
 
     def needs_check(self, leader_epoch: int) -> bool:
@@ -197,7 +198,7 @@ class PartitionProgress:
 
 @dataclass(slots=True)
 class FetchAdd:
-    """An instruction to fetch a partition over a stream."""
+    """A partition to add to a fetch stream."""
 
     name: TopicPartition
     offset: int
@@ -207,7 +208,7 @@ class FetchAdd:
 
 @dataclass(slots=True)
 class StreamChange:
-    """The partitions to add to a stream and to remove from it."""
+    """The partitions to add to a fetch stream and to remove from it."""
 
     add: dict[TopicPartition, FetchAdd] = field(default_factory=dict)
     remove: set[TopicPartition] = field(default_factory=set)

@@ -1,6 +1,6 @@
-"""The I/O of the consumer: it sends the planner's changes to the brokers, and passes their data to the planner.
+"""The I/O of the consumer: sends the planner's changes to the brokers, and passes the fetched records to the planner.
 
-A `FetchStream` is a bidirectional stream to one broker.
+A `FetchStream` is a bidirectional gRPC stream to one broker.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 VALIDATION_S_MAX: Final = 5.0
 WARNING_INTERVAL_MS: Final = 60_000
 EMPTY_STREAM_S: Final = 1.0
-"""How long a stream without partitions stays open; `seek` removes a partition and adds it again."""
+"""How long a stream without partitions stays open, because `seek` removes a partition and adds it again."""
 PARTITIONS_PER_REQUEST: Final = 1_000
-"""The most partitions that one message adds to a stream; encoding them takes a few milliseconds."""
+"""The most partitions that one message adds to a stream. Encoding them takes a few milliseconds."""
 _FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ OnEnd = Callable[["FetchStream", OdradekError], None]
 
 
 class FetchStream:
-    """One stream to one broker. It belongs to the consumer's loop; cancelling `run`, its only task, ends it."""
+    """One stream to one broker. `run` is its only task; cancelling the task ends the stream."""
 
     def __init__(
         self,
@@ -71,27 +71,27 @@ class FetchStream:
         self._on_data = on_data
         self._on_end = on_end
         self._change = StreamChange()
-        # If it is negative, the program must read that many bytes before the broker may send more.
+        # A negative credit is the number of bytes that the program must read before the broker may send more.
         self._credit_bytes = window_bytes - unread_bytes
         self._has_changes = asyncio.Event()
 
-    def tell(self, change: StreamChange) -> None:
-        """Change the partitions of the stream, without waiting. Unsent changes are merged."""
+    def change(self, change: StreamChange) -> None:
+        """Change the partitions of the stream, without waiting. Changes that were not sent yet are merged."""
         for name in change.remove:
             self._change.add.pop(name, None)
             self._change.remove.add(name)
         for name, add in change.add.items():
-            self._change.remove.discard(name)  # adding a partition again restarts it
+            self._change.remove.discard(name)  # Adding a partition again restarts it.
             self._change.add[name] = add
         self._has_changes.set()
 
-    def give_credit(self, size_bytes: int) -> None:
+    def grant(self, size_bytes: int) -> None:
         """Allow the broker to send this many more bytes."""
         self._credit_bytes += size_bytes
         self._has_changes.set()
 
     async def run(self) -> None:
-        """Send changes and receive data until the stream ends."""
+        """Send changes and receive records until the stream ends."""
         try:
             stream = self._transport.open(self.endpoint, FETCH)
         except OdradekError as refused:
@@ -107,7 +107,7 @@ class FetchStream:
         async def read() -> None:
             while (entries := await stream.receive()) is not None:
                 self._on_data(self, entries)
-            raise BrokerUnreachable(self.endpoint, "it ended the fetch stream")
+            raise BrokerUnreachable(self.endpoint, "the broker ended the fetch stream")
 
         workers = {
             asyncio.create_task(write(), name=f"fetch from {self.endpoint}: write"),
@@ -151,19 +151,21 @@ class FetchStream:
             request.remove.add(topic=name.topic, partition=name.partition)
         self._change.remove.clear()
         if self._change.add:
-            self._has_changes.set()  # the next message adds the others
+            self._has_changes.set()  # The next message adds further partitions.
         self._settings = None
         self._credit_bytes -= credit_bytes
         return request
 
 
 def monotonic_ms() -> int:
-    """Return the monotonic clock in ms, which all timeouts of the consumer use."""
+    """Return the time of the monotonic clock in ms. All timeouts of the consumer use it."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Fetcher:
-    """The streams and look-ups of one consumer, on its event loop. Call `kick` after changes to the planner."""
+    """The streams and offset look-ups of one consumer, on its event loop. Call `kick` after each change of the
+    planner.
+    """
 
     def __init__(self, cluster: Cluster, planner: FetchPlanner, options: ConsumerOptions) -> None:
         self._cluster = cluster
@@ -172,22 +174,22 @@ class Fetcher:
         self._streams: dict[str, FetchStream] = {}
         self._runs: dict[FetchStream, asyncio.Task[None]] = {}
         self._sources: dict[str, int] = {}
-        """A number per endpoint, for the credit of a broker over all of its streams."""
-        self._asked_topics: dict[str, int] = {}
-        """The topics whose metadata was asked for, with the highest partition that it must have."""
+        """A number for each endpoint. The credit of a broker is counted by this number, over all of its streams."""
+        self._requested_topics: dict[str, int] = {}
+        """The topics whose metadata was requested, with the highest partition that the metadata must have."""
         self._tasks = BackgroundTasks("consumer")
         self._arrival = asyncio.Event()
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._warned: tuple[str, int] = "", 0
-        """The last warning about a stream, and the ms when it was logged."""
+        """The text of the last warning about a stream, and when it was logged, in ms."""
         self._is_started = False
         self._is_closed = False
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that one broker may send before they are read."""
+        """How many bytes one broker may send before the program reads them."""
         prefetch_bytes_max = self._options.prefetch_bytes_max
         brokers = max(1, len(self._cluster.cache.brokers))
         return max(prefetch_bytes_max // brokers, min(1 << 20, prefetch_bytes_max))
@@ -203,7 +205,7 @@ class Fetcher:
         self._arrived()
 
     def kick(self) -> None:
-        """Schedule an update of the streams by the planner."""
+        """Schedule a call of the planner, and the changes of streams that it decides."""
         if self._handle is None and not self._is_closed:
             if not self._is_started:
                 self._is_started = True
@@ -216,11 +218,11 @@ class Fetcher:
         await self._arrival.wait()
 
     def return_credit(self) -> None:
-        """Grant the streams the bytes that were read."""
+        """Grant the brokers as many bytes as were read."""
         for stream in self._streams.values():
             due_bytes = self._planner.credit_due(stream.source, stream.window_bytes // 8)
             if due_bytes:
-                stream.give_credit(due_bytes)
+                stream.grant(due_bytes)
 
     def _plan(self) -> None:
         self._handle = None
@@ -229,7 +231,7 @@ class Fetcher:
         planner = self._planner
         now_ms = monotonic_ms()
         plan = planner.plan(self._leader_of, now_ms)
-        self._ask_for_topics(plan.decided)
+        self._request_topics(plan.decided)
         if plan.lookups:
             self._tasks.start(self._look_up(plan.lookups), "look up offsets")
         for name, epoch in plan.validations.items():
@@ -240,7 +242,7 @@ class Fetcher:
                 if not change.add:
                     continue
                 stream = self._open(endpoint)
-            stream.tell(change)
+            stream.change(change)
             if change.remove and self._closing is None:
                 self._closing = asyncio.get_running_loop().call_later(
                     EMPTY_STREAM_S, self._close_empty
@@ -256,7 +258,7 @@ class Fetcher:
             self.kick()
 
     def _close_empty(self) -> None:
-        """End the streams that have no partitions, because a broker holds memory for each, and limits their number."""
+        """End the streams without partitions, because a broker uses memory for each stream and limits their number."""
         self._closing = None
         in_use = {progress.endpoint for progress in self._planner.partitions.values()}
         for endpoint in self._streams.keys() - in_use:
@@ -279,30 +281,30 @@ class Fetcher:
             return None
         return leader[1], metadata.leader_epoch
 
-    def _ask_for_topics(self, names: list[TopicPartition]) -> None:
-        """Get and watch the metadata of the topics of these partitions, unless that has begun."""
+    def _request_topics(self, names: list[TopicPartition]) -> None:
+        """Request and watch the metadata of the topics of these partitions, unless a request was already sent."""
         by_topic: dict[str, list[TopicPartition]] = {}
         for name in names:
             by_topic.setdefault(name.topic, []).append(name)
         for topic, partitions in by_topic.items():
             highest = max(name.partition for name in partitions)
-            if self._asked_topics.get(topic, -1) < highest:
-                self._asked_topics[topic] = highest
-                self._tasks.start(self._ask_for_topic(topic, partitions), f"metadata of {topic}")
+            if self._requested_topics.get(topic, -1) < highest:
+                self._requested_topics[topic] = highest
+                self._tasks.start(self._request_topic(topic, partitions), f"metadata of {topic}")
 
-    async def _ask_for_topic(self, topic: str, names: list[TopicPartition]) -> None:
+    async def _request_topic(self, topic: str, names: list[TopicPartition]) -> None:
         highest = max(name.partition for name in names)
         try:
             await self._cluster.topic(
                 topic, timeout_s=self._options.request_timeout_ms / 1000, partition=highest
             )
         except OdradekError as error:
-            self._asked_topics.pop(topic, None)
+            self._requested_topics.pop(topic, None)
             if any(name in self._planner.partitions for name in names):
                 self._planner.raise_soon(error)
                 self._arrived()
                 await asyncio.sleep(1.0)
-                self._planner.moved(names)  # ask again
+                self._planner.moved(names)  # The next plan requests the metadata again.
                 self.kick()
 
     def _open(self, endpoint: str) -> FetchStream:
@@ -360,7 +362,7 @@ class Fetcher:
 
     def _on_end(self, stream: FetchStream, error: OdradekError) -> None:
         if self._streams.get(stream.endpoint) is not stream:
-            return  # it had no partitions
+            return  # `_close_empty` ended the stream.
         del self._streams[stream.endpoint]
         if self._is_closed:
             return
@@ -375,15 +377,15 @@ class Fetcher:
         self.kick()
 
     def _log_end(self, stream: FetchStream, error: OdradekError, now_ms: int) -> None:
-        """Log why a stream ended. A refusal is a warning, the same one once a minute, since no record arrives until the
-        broker accepts a stream.
+        """Log why a stream ended. A refusal by the broker is logged as a warning, but the same one only once a minute,
+        because the consumer retries continuously.
         """
         level = logging.INFO
         if not isinstance(error, BrokerUnreachable):
             text, logged_ms = self._warned
             if text != str(error) or now_ms - logged_ms >= WARNING_INTERVAL_MS:
                 level, self._warned = logging.WARNING, (str(error), now_ms)
-        _log.log(level, "Fetch stream from %s ended; opening it again: %s", stream.endpoint, error)
+        _log.log(level, "Fetch stream from %s ended; opening another: %s", stream.endpoint, error)
 
     def _on_change(self, change: Change) -> None:
         planner = self._planner
@@ -393,7 +395,7 @@ class Fetcher:
             return
         for topic in change.topics:
             if topic not in self._cluster.cache.topics:
-                self._asked_topics.pop(topic, None)
+                self._requested_topics.pop(topic, None)
         if planner.moved(change.leaders):
             self.kick()
 
@@ -402,8 +404,8 @@ class Fetcher:
         arrival.set()
 
     async def _look_up(self, lookups: dict[TopicPartition, int]) -> None:
-        """Look up offsets. A partition can be read as soon as its own offset is known."""
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        """Look up offsets. Each partition can be read as soon as its own offset is known."""
+        offsets: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = lookups.copy()
         try:
             await look_up_offsets(
@@ -411,11 +413,11 @@ class Fetcher:
                 lookups,
                 read_committed=self._options.isolation_level == "read_committed",
                 timeout_s=self._options.request_timeout_ms / 1000,
-                found=found,
-                on_found=lambda: self._position(missing, found),
+                found=offsets,
+                on_found=lambda: self._position(missing, offsets),
             )
         except OdradekError as error:
-            self._position(missing, found)
+            self._position(missing, offsets)
             for name, lookup_ms in missing.items():
                 self._planner.lookup_failed(name, lookup_ms)
             if error.retriable and any(p.position >= 0 for p in self._planner.partitions.values()):
@@ -429,14 +431,14 @@ class Fetcher:
         self.kick()
 
     def _position(
-        self, missing: dict[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
+        self, missing: dict[TopicPartition, int], offsets: dict[TopicPartition, OffsetAndTimestamp]
     ) -> None:
-        """Pass the offsets that were found since the last call on to the planner."""
-        for name in missing.keys() & found.keys():
-            lookup_ms, offset = missing.pop(name), found[name].offset
+        """Pass the offsets that were found since the last call to the planner."""
+        for name in missing.keys() & offsets.keys():
+            lookup_ms, offset = missing.pop(name), offsets[name].offset
             if offset >= 0:
                 self._planner.position_found(name, lookup_ms, offset)
-            else:  # every record has an earlier timestamp
+            else:  # All records have earlier timestamps.
                 self._planner.lookup_at_end(name, lookup_ms)
         self._arrived()
         self.kick()

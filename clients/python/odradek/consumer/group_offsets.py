@@ -1,4 +1,4 @@
-"""The committed offsets of a consumer group, as one member commits and fetches them."""
+"""Commits and fetches the offsets of a consumer group, for one member."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 CALL_S_MAX: Final = 10.0
 PATIENCE_S: Final = 30.0
-"""How long requests are repeated while the coordinator is moving or loading."""
+"""How long requests are retried while the coordinator is changing or loading its state."""
 COORDINATOR_MOVES: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
 Offsets = Mapping[TopicPartition, tuple[int, int]]
-"""The offset of the next record to read, and the leader epoch of the record before (-1: unknown), per partition."""
+"""By partition: the offset of the next record to read, and the leader epoch of the record before it (-1: unknown)."""
 R = TypeVar("R")
 
 
 class Member(Protocol):
-    """The member on whose behalf offsets are committed."""
+    """The group member that offsets are committed for."""
 
     member_id: str
     member_epoch: int
-    is_heard: bool
-    """Whether heartbeats are sent; they may bring another epoch, or the removal of the member."""
-    times_lost: int
-    """How often the group removed this member. What it read before the last removal must not be committed."""
+    is_active: bool
+    """Whether the member sends heartbeats. They may change the member's epoch, or end with its removal."""
+    removal_count: int
+    """How often the group removed this member. Offsets from before the last removal must not be committed."""
 
     @property
     def owned(self) -> Mapping[TopicPartition, bytes]:
-        """The owned partitions, with the id of their topic."""
+        """The owned partitions, with the ids of their topics."""
 
 
 class GroupOffsets:
-    """The committed offsets of a group, as one member commits and fetches them."""
+    """The committed offsets of a group, for one member."""
 
     def __init__(self, cluster: Cluster, group: str, instance_id: str | None) -> None:
         self._cluster = cluster
         self._group = group
         self._instance_id = instance_id
         self._committed: dict[TopicPartition, int] = {}
-        # One commit at a time, so that a retry cannot overwrite a later commit.
+        # Commits run one after another, so that a retry cannot overwrite a later commit.
         self._turn = asyncio.Lock()
 
     def unknown(self, offsets: Offsets) -> Offsets:
-        """Return the offsets that this member has not committed yet."""
+        """Return those offsets that this member has not committed yet."""
         return {n: at for n, at in offsets.items() if self._committed.get(n) != at[0]}
 
     def keep_only(self, owned: Mapping[TopicPartition, object]) -> None:
-        """Forget which offsets were committed for all other partitions, because other members may have committed
+        """Delete the recorded commits of all partitions except `owned`, because other members may have committed
         since.
         """
         self._committed = {n: at for n, at in self._committed.items() if n in owned}
 
     async def commit(self, offsets: Offsets, member: Member) -> None:
-        """Commit all of these offsets, after earlier commits.
+        """Commit these offsets, after earlier commits have ended.
 
         Raises:
             MemberFenced: the group removed this member.
-            OdradekError: a partition does not exist, the member has no right, or no coordinator responds.
+            OdradekError: a partition does not exist, the member is not authorized, or no coordinator responds.
         """
         if offsets:
             async with self._turn:
@@ -81,7 +81,7 @@ class GroupOffsets:
     async def _commit(self, offsets: Offsets, member: Member) -> None:
         request = pb.CommitOffsetsRequest(group_id=self._group, instance_id=self._instance_id)
         async for name, (offset, epoch) in in_turns(offsets.items()):
-            # By its id the coordinator refuses the offset if the topic was deleted and created again meanwhile.
+            # With the topic id, the coordinator refuses the offset if the topic was deleted and created again.
             request.offsets.add(
                 partition=_named(name),
                 offset=offset,
@@ -89,15 +89,15 @@ class GroupOffsets:
                 topic_id=member.owned.get(name, b""),
             )
 
-        times_lost = member.times_lost
+        removal_count = member.removal_count
 
         async def attempt() -> tuple[pb.CommitOffsetsResponse, bool]:
-            if member.times_lost != times_lost:
-                raise MemberFenced(f"commit of group {self._group!r}: it removed this member")
+            if member.removal_count != removal_count:
+                raise MemberFenced(f"the group {self._group!r} removed this member before a commit")
             request.member_id, request.member_epoch = member.member_id, member.member_epoch
             response = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=CALL_S_MAX)
             code = error_code(response.error_code)
-            is_stale = code is ErrorCode.STALE_MEMBER_EPOCH and member.is_heard
+            is_stale = code is ErrorCode.STALE_MEMBER_EPOCH and member.is_active
             return response, is_stale or code in COORDINATOR_MOVES
 
         response = await _patiently(attempt)
@@ -112,7 +112,7 @@ class GroupOffsets:
         self._committed.update({name: at[0] for name, at in offsets.items()})
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the committed offsets of the group; None for a partition without one."""
+        """Return the committed offsets of the group. None: the partition has no committed offset."""
         request = pb.FetchOffsetsRequest(
             group_id=self._group,
             partitions=[_named(name) async for name in in_turns(names)],
@@ -126,7 +126,8 @@ class GroupOffsets:
             return response, moves or _is_unstable(response)
 
         response = await _patiently(attempt)
-        # An earlier owner of a partition may have died during a transaction; the transaction's timeout ends the wait.
+        # An earlier owner of a partition may have died during a transaction. The wait ends with the transaction's
+        # timeout.
         while _is_unstable(response):
             response = await _patiently(attempt)
         if response.error_code:
@@ -147,12 +148,12 @@ def _is_unstable(response: pb.FetchOffsetsResponse) -> bool:
 
 
 async def _patiently(attempt: Callable[[], Awaitable[tuple[R, bool]]]) -> R:
-    """Repeat a call while its error is transient, and return the last response."""
+    """Repeat a call while its error is transient, for at most PATIENCE_S, and return the last response."""
     backoff = Backoff(first_ms=50, most_ms=1_000)
     failures, deadline_s = 0, time.monotonic() + PATIENCE_S
     while True:
-        response, may_pass = await attempt()
-        if not may_pass or time.monotonic() > deadline_s:
+        response, is_transient = await attempt()
+        if not is_transient or time.monotonic() > deadline_s:
             return response
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)

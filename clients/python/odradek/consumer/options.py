@@ -16,30 +16,34 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """The options by which a consumer fetches and decodes records."""
+    """The options of a consumer."""
 
     auto_offset_reset: ResetPolicy = "latest"
-    """Where to start if a partition has no position or committed offset, or if that offset is not in the log; "error":
-    raise.
+    """Where to start if a partition has no position or committed offset, or if that offset is not in the log:
+    "earliest", "latest", or "error" (the next read raises OffsetOutOfRange).
     """
     isolation_level: IsolationLevel = "read_uncommitted"
-    """"read_committed" returns no records of open and aborted transactions; "read_uncommitted" returns all records."""
+    """Which records of transactions are returned. "read_committed": only those of committed transactions;
+    "read_uncommitted": all records.
+    """
     prefetch_bytes_max: int = 32 * 1024 * 1024
-    """Most bytes that are fetched ahead, for all partitions together. 1 MiB to 1 GiB."""
+    """Most bytes that are fetched in advance, for all partitions together. 1 MiB to 1 GiB."""
     fetch_message_bytes_max: int = 1024 * 1024
-    """Largest size of one fetch response in bytes. 1 KiB to 60 MiB; a batch that is larger arrives whole."""
+    """Largest size of one fetch response in bytes. 1 KiB to 60 MiB. A batch that is larger is sent as a whole."""
     fetch_bytes_min: int = 1
-    """A broker collects this many bytes before it sends them, but waits no longer than `fetch_wait_ms_max`."""
+    """A broker sends records when this many bytes are available, or when `fetch_wait_ms_max` has passed."""
     fetch_wait_ms_max: int = 500
-    """Longest time that a broker holds records back to collect `fetch_bytes_min`."""
+    """Longest time that a broker waits for `fetch_bytes_min`. 0 to 60000."""
     client_rack: str = ""
-    """Rack of this client. If it is set, the consumer reads from an in-sync replica in that rack (KIP-392)."""
+    """Rack of this client. If it is set, the consumer fetches from an in-sync replica in that rack (KIP-392). "": it
+    fetches from leaders.
+    """
     request_timeout_ms: int = 30_000
     """Longest time that a request for offsets or metadata may take."""
     key_deserializer: Deserializer | None = None
-    """Function that converts bytes to keys; None: keys stay bytes."""
+    """Function that converts bytes to keys. None: keys are returned as bytes."""
     value_deserializer: Deserializer | None = None
-    """Function that converts bytes to values; None: values stay bytes."""
+    """Function that converts bytes to values. None: values are returned as bytes."""
 
     def __post_init__(self) -> None:
         _check(
@@ -87,8 +91,8 @@ GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] 
 
 
 class GroupIdentity(NamedTuple):
-    """Identifies the group for which a transaction commits offsets, and the member of it that read the records.
-    `member_epoch` is -1 if there is no member.
+    """Identifies the group for which a transaction commits offsets, and the member that read the records.
+    `member_epoch` is -1 if the offsets are committed without a member.
     """
 
     group: str
@@ -101,39 +105,43 @@ class GroupIdentity(NamedTuple):
 class GroupOptions:
     """The options of a consumer's membership in a group.
 
-    `on_assign`, `on_revoke` and `on_lost` may be coroutine functions, which are awaited. Before it calls `on_revoke`,
-    the member waits until the program asks for more records, and so has processed those of the revoked partitions. It
-    waits for at most half of `rebalance_timeout_ms`. A listener that still runs when the consumer closes is cancelled;
-    `on_revoke` is then called again, with all partitions of the member.
+    `on_assign`, `on_revoke` and `on_lost` may be coroutine functions; they are awaited. Before the member calls
+    `on_revoke`, it waits until the program requests further records, and so has processed the records of the revoked
+    partitions. It waits for at most half of `rebalance_timeout_ms`. A listener that still runs when the consumer closes
+    is cancelled, and `on_revoke` is then called with all partitions of the member.
     """
 
     group: str
-    """The id of the group."""
+    """The name of the group."""
     pattern: str | None = None
-    """Regular expression (RE2 syntax) for the whole name of topics. All topics that match are read, including later
-    ones.
+    """Regular expression (RE2 syntax) that must match the whole name of a topic. All topics that match are read,
+    including topics that are created later.
     """
     exclude_internal_topics: bool = True
-    """Whether the pattern does not match internal topics. Topics that are named in `subscribe` are read anyway."""
+    """Whether internal topics are excluded from the pattern. Topics that are given to `subscribe` are always read."""
     instance_id: str | None = None
-    """Name of a static member, the same over restarts. The member keeps its partitions during a short absence."""
+    """Name of a static member, which stays the same across restarts. The member keeps its partitions while it is away
+    for less than the session timeout. None: a dynamic member.
+    """
     member_id: str | None = None
-    """The member's id, which no other live member of the group may have. None: a random one."""
+    """The member's id, which must be unique in the group. None: a random id."""
     assignor: Literal["uniform", "range"] | None = None
-    """Name of the broker's assignor, uniform or range. None: the one that the group is configured with."""
+    """The server-side assignor, uniform or range. None: the group's default."""
     auto_commit: bool = True
-    """Whether to commit, at intervals, the records that were returned before the last read began (at least once)."""
+    """Whether to commit at intervals the records that were returned before the last read began (at least once)."""
     auto_commit_interval_ms: int = 5_000
     """Time between two automatic commits."""
     rebalance_timeout_ms: int = 60_000
-    """How long the member may take to give up partitions, `on_revoke` included. After that, the group removes it."""
+    """How long the member may take to revoke partitions, including `on_revoke`. After that, the group removes the
+    member.
+    """
     on_assign: GroupListener | None = None
     """Called with new partitions before their first record is returned."""
     on_revoke: GroupListener | None = None
-    """Called with revoked partitions while the member still owns them, so that it can commit their offsets."""
+    """Called with revoked partitions while the member still owns them, so that their offsets can be committed."""
     on_lost: GroupListener | None = None
-    """Called with partitions that other members already own, whose offsets must not be committed. None: `on_revoke` is
-    called.
+    """Called with partitions that other members already own, so that their offsets must not be committed. None:
+    `on_revoke` is called.
     """
 
     def __post_init__(self) -> None:

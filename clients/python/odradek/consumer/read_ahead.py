@@ -1,12 +1,12 @@
-"""The records that a consumer has fetched, in the order in which its program gets them.
+"""The records that a consumer has fetched, in the order in which they are returned to the program.
 
     fetcher --chunks--> planner --take, take_columns--> program
                                 --decode--> decoded --next_decoded--> program
 
-Iteration decodes many records at once and returns them one by one; with `odradek.sync` this happens in another thread
-than that of the event loop. Meanwhile the loop may have to withdraw some of these records, because a partition is
-revoked or paused, or `seek` is called. The loop never takes records from `decoded`. It adds the partition to
-`withdrawn`, and iteration skips records of these partitions; the next `decode` empties both.
+An iteration decodes many records at once and returns them one by one. With `odradek.sync`, it does so in another thread
+than the event loop's. At the same time, the event loop may have to withdraw some of these records, because a partition
+is revoked or paused, or `seek` is called. The event loop never removes records from `decoded`. Instead, it adds the
+partition to `withdrawn`, and the iteration skips records of these partitions. The next `decode` empties both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from odradek_protocol.records.columns import Column, ColumnBuilder, Columns
 
 
 class ReadAhead:
-    """The fetched records of one consumer. It belongs to the consumer's event loop."""
+    """The fetched records of one consumer. It can only be used on the consumer's event loop."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self.planner = FetchPlanner(
@@ -65,7 +65,7 @@ class ReadAhead:
         return self._deserialized(records)
 
     def take_columns(self, bytes_max: int, columns: Column) -> list[tuple[TopicPartition, Columns]]:
-        """Remove and return the next buffered records, by partition. Raises CorruptRecords."""
+        """Remove and return the next buffered records as columns, by partition. Raises CorruptRecords."""
         planner = self.planner
         builders: dict[TopicPartition, ColumnBuilder] = {}
         taken_bytes = 0
@@ -83,7 +83,9 @@ class ReadAhead:
                 if any(b.row_count for b in builders.values()):
                     break
                 raise
-            except OverflowError:  # a column holds at most 2 GiB; the next table gets the rest
+            except (
+                OverflowError
+            ):  # A column has at most 2 GiB. The next call returns the remaining records.
                 progress.position = max(progress.position, chunk.read_offset)
                 break
             taken_bytes += chunk.size_bytes
@@ -94,13 +96,15 @@ class ReadAhead:
         return [(name, builder.finish()) for name, builder in builders.items() if builder.row_count]
 
     def decode(self, records: Sequence[ConsumerRecord]) -> None:
-        """Keep decoded records for `next_decoded`, which must have returned all earlier ones."""
+        """Store decoded records for `next_decoded`, which must have returned all earlier ones."""
         assert not self.decoded, f"{len(self.decoded)} records are not returned yet"
         self.withdrawn.clear()
         self.decoded.extend(records)
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """Return the next record that iteration has decoded. One thread at a time may call it."""
+        """Return the next decoded record of an iteration; None if there is none. Only one thread at a time may call
+        this method.
+        """
         decoded, withdrawn = self.decoded, self.withdrawn
         while decoded:
             record = decoded.popleft()
@@ -109,18 +113,20 @@ class ReadAhead:
         return None
 
     def put_back_decoded(self) -> None:
-        """Put back the records that iteration has decoded but not returned, so that they are read again."""
+        """Put back the records that an iteration has decoded but not returned, so that they are read again."""
         self.withdraw(list(self._first_decoded()))
 
     def assign(
         self,
         names: Sequence[TopicPartition],
         *,
-        held_from: Mapping[TopicPartition, int] | None = None,
+        suspended_from: Mapping[TopicPartition, int] | None = None,
     ) -> set[TopicPartition]:
-        """Read exactly these partitions from now on, as `FetchPlanner.assign` does. Returns those that are new."""
+        """Read exactly these partitions from now on, as `FetchPlanner.assign` does. Return the partitions that are
+        new.
+        """
         before = set(self.planner.partitions)
-        self.planner.assign(names, held_from=held_from)
+        self.planner.assign(names, suspended_from=suspended_from)
         now = set(self.planner.partitions)
         for name in before - now:
             self.forget_decoded(name)
@@ -128,12 +134,12 @@ class ReadAhead:
         return now - before
 
     def position(self, name: TopicPartition) -> int:
-        """Return the offset of the next record that the program gets; negative while it is unknown."""
+        """Return the offset of the next record that the program gets; a negative number while it is unknown."""
         first = self._first_decoded().get(name)
         return self.planner.partitions[name].position if first is None else first
 
     def withdraw(self, names: Iterable[TopicPartition]) -> None:
-        """Skip the decoded records of these partitions and read them again."""
+        """Skip the decoded records of these partitions, and read them again later."""
         firsts = self._first_decoded()
         if not firsts:
             return
@@ -143,7 +149,9 @@ class ReadAhead:
                 self.forget_decoded(name)
 
     def forget_decoded(self, name: TopicPartition) -> None:
-        """Skip the decoded records of a partition, because the program called `seek` or gave the partition up."""
+        """Skip the decoded records of a partition, because the program called `seek` or no longer owns the
+        partition.
+        """
         if self.decoded:
             self.withdrawn.add(name)
         self.fetcher.kick()
@@ -151,37 +159,39 @@ class ReadAhead:
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these partitions, new ones from `starts`, and return no records of them before `release`."""
+        """Read exactly these partitions, new ones from `starts`. No records of new partitions are returned before
+        `release`.
+        """
         offsets = {name: offset for name, offset in starts.items() if offset >= 0}
-        for name in self.assign(owned, held_from=offsets) & starts.keys() - offsets.keys():
+        for name in self.assign(owned, suspended_from=offsets) & starts.keys() - offsets.keys():
             self.planner.seek_to_timestamp(name, starts[name])
 
-    def hold(self, names: Sequence[TopicPartition]) -> None:
-        """Return no more records of these partitions, which are being revoked."""
+    def suspend(self, names: Sequence[TopicPartition]) -> None:
+        """Return no more records of these partitions, because they are being revoked."""
         assigned = [name for name in names if name in self.planner.partitions]
         self.withdraw(assigned)
         for name in assigned:
-            self.planner.hold(name)
+            self.planner.suspend(name)
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """Start to return records of these partitions, because the program knows that it owns them."""
+        """Begin to return records of these partitions, because the program was told that it owns them."""
         for name in names:
             if name in self.planner.partitions:
                 self.planner.release(name)
         self.fetcher.kick()
 
-    def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return, for each partition with a position, the offset after the last returned record and the leader epoch of
-        that record (-1: unknown).
+    def returned_offsets(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return, for each partition with a position, the offset after the last returned record, and the leader epoch
+        of that record (-1: unknown).
         """
-        handed = {
+        offsets = {
             name: (progress.position, progress.last_epoch)
             for name, progress in self.planner.partitions.items()
             if progress.position >= 0
         }
         for name, offset in self._first_decoded().items():
-            handed[name] = (offset, -1)
-        return handed
+            offsets[name] = (offset, -1)
+        return offsets
 
     def fail(self, error: OdradekError) -> None:
         """Make the next read raise this error."""
@@ -189,9 +199,9 @@ class ReadAhead:
         self.fetcher.kick()
 
     def _first_decoded(self) -> dict[TopicPartition, int]:
-        """Return the offset of the first record that iteration has not returned yet, per partition."""
+        """Return, by partition, the offset of the first decoded record that the iteration has not returned yet."""
         firsts: dict[TopicPartition, int] = {}
-        for record in list(self.decoded):  # a copy, because another thread may take some meanwhile
+        for record in list(self.decoded):  # A copy, because another thread may remove records.
             name = TopicPartition(str(record.topic), record.partition)
             if name not in self.withdrawn:
                 firsts.setdefault(name, record.offset)
@@ -203,25 +213,28 @@ class ReadAhead:
             self.fetcher.kick()
 
     def _deserialized(self, records: list[Any]) -> list[ConsumerRecord]:
-        of_key, of_value = self._options.key_deserializer, self._options.value_deserializer
-        if of_key is None and of_value is None:
+        key_deserializer, value_deserializer = (
+            self._options.key_deserializer,
+            self._options.value_deserializer,
+        )
+        if key_deserializer is None and value_deserializer is None:
             return records
-        made: list[ConsumerRecord] = []
+        deserialized: list[ConsumerRecord] = []
         for index, r in enumerate(records):
             try:
-                key = r.key if of_key is None else of_key(r.key)
-                value = r.value if of_value is None else of_value(r.value)
+                key = r.key if key_deserializer is None else key_deserializer(r.key)
+                value = r.value if value_deserializer is None else value_deserializer(r.value)
             except Exception as error:
-                if made:
+                if deserialized:
                     self._put_back(records[index:])
-                    return made
+                    return deserialized
                 self._put_back(records[index + 1 :])
                 raise SerializationFailed(
                     f"the record at offset {r.offset} of {r.topic}-{r.partition} cannot be"
                     f" deserialized: {error!r}",
                     hint="read again to continue with the next record",
                 ) from error
-            made.append(
+            deserialized.append(
                 DeserializedRecord(
                     key,
                     value,
@@ -234,7 +247,7 @@ class ReadAhead:
                     r.timestamp_type,
                 )
             )
-        return made
+        return deserialized
 
     def _put_back(self, records: list[Any]) -> None:
         """Put back records that were taken but not returned, so that they are read again."""
