@@ -211,7 +211,7 @@ def _bad_setting(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a port that is in use",
-    "port ... on 127.0.0.1 is in use (listener GRPC): stop what listens there..., or "
+    "port ... on 127.0.0.1 is in use (listener GRPC): stop the process that uses it..., or "
     "set another port...",
 )
 def _port_in_use(cluster: EmbeddedCluster) -> str:
@@ -223,7 +223,7 @@ def _port_in_use(cluster: EmbeddedCluster) -> str:
 @_row(
     "an address beyond loopback without TLS",
     "...is reachable from other machines, but there is no TLS: set "
-    "ssl.certificate.location...or listen on 127.0.0.1, or accept...--insecure",
+    "ssl.certificate.location...or listen on 127.0.0.1, or start with --insecure...",
 )
 def _no_tls(cluster: EmbeddedCluster) -> str:
     return _broker(cluster, "listeners=GRPC://203.0.113.9:0,REPLICATION://127.0.0.1:0")

@@ -9,7 +9,7 @@ from typing import Final
 from odradek_runtime.listeners import ListenerAddress, open_port
 
 Check = Callable[[], str]
-"""A named condition: an empty string if it holds, otherwise the problem."""
+"""A function that checks one condition. It returns an empty string if the condition is met, otherwise the problem."""
 
 _HEAD_BYTES_MAX: Final = 8 << 10
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -27,7 +27,7 @@ class AdminHttp:
         liveness: Mapping[str, Check],
         readiness: Mapping[str, Check],
     ) -> None:
-        """`metrics` returns (content type, body)."""
+        """`metrics` returns the content type and the body of a /metrics response. The other two map names to checks."""
         self._metrics = metrics
         self._liveness = liveness
         self._readiness = readiness
@@ -35,7 +35,7 @@ class AdminHttp:
         self._connections = 0
 
     async def start(self, listener: ListenerAddress) -> int:
-        """Listen, and return the port. Raises ListenRefused."""
+        """Start to listen, and return the port. Raises ListenRefused."""
         self._server = await asyncio.start_server(
             self._serve, sock=open_port(listener), limit=_HEAD_BYTES_MAX
         )
@@ -43,7 +43,7 @@ class AdminHttp:
         return port
 
     async def stop(self) -> None:
-        """Close the port. Open connections end within seconds, without further action."""
+        """Close the port. Connections that are open end by themselves within seconds, because requests time out."""
         if self._server is not None:
             self._server.close()
 

@@ -1,7 +1,7 @@
-"""Three clocks, each for its purpose.
+"""Three clocks: one for timestamps, one for deadlines, one for leases.
 
-Inside a process, time is `int` milliseconds unless a name says ns. Code that a simulator runs is given a `Clock`;
-other code calls the functions.
+Times are `int` milliseconds, except in variables whose name ends in `_ns`. Code that also runs in the simulator takes
+a `Clock` as an argument; other code calls the functions.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from typing import Final
 
-# CLOCK_MONOTONIC stops while a machine is suspended, so a lease would last longer than it should; CLOCK_BOOTTIME
-# continues. Only Linux has this clock.
+# CLOCK_MONOTONIC stops while a machine is suspended, so a lease would last longer than it should. CLOCK_BOOTTIME
+# continues, but exists only on Linux.
 _BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def wall_ms() -> int:
-    """Return ms since the Unix epoch, for ages and for timestamps of records. This clock may jump."""
+    """Return ms since the Unix epoch, for timestamps and for the ages of records. This clock may be set back or
+    forward.
+    """
     return time.time_ns() // 1_000_000
 
 
@@ -30,9 +32,10 @@ def boottime_ms() -> int:
 
 
 class Clock:
-    """The three clocks of this machine as one value, so that a simulator can pass another one.
+    """The three clocks of this machine as one object, which the simulator replaces by its own.
 
-    Its methods repeat the bodies of the functions instead of calling them, because each request reads clocks often.
+    Each method repeats the body of the function of the same name, because a call of that function would cost time in
+    every request.
     """
 
     def wall_ms(self) -> int:

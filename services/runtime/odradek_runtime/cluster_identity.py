@@ -1,9 +1,10 @@
 """The identity that calls between processes of a cluster carry: the cluster id, and the incarnation id of its
 metadata log.
 
-Callers of the controllers send both in the headers of each call. A controller refuses calls that are meant for
-another cluster, for another metadata log, or for a quorum with other voters: its responses would be wrong for the
-caller. A caller sends only the ids that it knows, and a missing header is not checked; older programs send none.
+Each call to a controller has both ids in its headers, and the ids of the controllers that the caller knows. A
+controller refuses a call that is meant for another cluster, for another metadata log, or for a quorum with other
+voters, because its response would be wrong for the caller. A caller sends only the ids that it knows. A missing header
+is not checked, because older programs send no such headers.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ _CLUSTER: Final = "odradek-cluster-bin"
 _METADATA: Final = "odradek-metadata-bin"
 _CONTROLLERS: Final = "odradek-controllers-bin"
 _CONTROLLERS_MAX: Final = 100
-STRANGER: Final = "NOT OF THIS CLUSTER: "  # the beginning of the refusal's text
+STRANGER: Final = "NOT OF THIS CLUSTER: "  # the error text of a refused call begins with this
 Headers = tuple[tuple[str, bytes], ...]
 
 
 class ClusterIdentity:
-    """The identity of a process's cluster as far as the process knows it; `metadata_incarnation_id` is learnt later."""
+    """The identity of the cluster, as far as this process knows it.
+
+    `metadata_incarnation_id` is None until the process has learned it from its data directory or the metadata log.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,7 @@ class ClusterIdentity:
         self.metadata_incarnation_id = metadata_incarnation_id
 
     def headers(self) -> Headers:
-        """Return the headers of a call."""
+        """Return the headers that identify the cluster in a call to a controller."""
         headers = []
         if self.cluster_id:
             headers.append((_CLUSTER, self.cluster_id.encode()))
@@ -55,9 +59,10 @@ def why_stranger(
     metadata_incarnation_id: MetadataIncarnationId | None,
     voters: Collection[int],
 ) -> str:
-    """Return why a call is not meant for this controller, with the remedy; "" if the call is meant for it.
+    """Return why a call with these headers is not meant for this controller, with the remedy; "" if it is meant for it.
 
-    A controller without an incarnation cannot tell whether the caller follows another log (`must_wait`).
+    `cluster_id`, `metadata_incarnation_id` and `voters` are this controller's own. While its incarnation id is None,
+    the caller's incarnation id is not checked here (see `must_wait`).
     """
     sent = dict(headers)
     cluster = sent.get(_CLUSTER)
@@ -78,10 +83,10 @@ def why_stranger(
     named = _ids(sent.get(_CONTROLLERS))
     if not named <= set(voters):
         return (
-            f"the caller names the controllers {_list(named)}, the voters of this one are"
-            f" {_list(voters)}: correct controller.rpc.endpoints of the caller, or"
-            " controller.quorum.voters of the controller that differs from the others, and format"
-            " that one again"
+            f"the caller names the controllers {_list(named)}, but this controller's voters are"
+            f" {_list(voters)}: correct controller.rpc.endpoints of the caller; or, if one controller's"
+            " controller.quorum.voters differs from the others', correct it there and format that"
+            " controller again"
         )
     return ""
 
@@ -91,9 +96,10 @@ def must_wait(
     *,
     metadata_incarnation_id: MetadataIncarnationId | None,
 ) -> bool:
-    """Whether the caller names an incarnation while this controller knows none yet.
+    """Whether the caller sent an incarnation id while this controller knows none yet. The caller must then retry.
 
-    This controller's log may be the one that the caller follows, or a new one whose first batch is not committed.
+    Until its first batch is committed and applied, this controller cannot tell whether its metadata log is the one
+    that the caller follows.
     """
     return metadata_incarnation_id is None and _METADATA in dict(headers)
 

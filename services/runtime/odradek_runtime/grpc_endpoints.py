@@ -1,12 +1,12 @@
-"""gRPC servers, channels and health as every process of the cluster sets them up.
+"""gRPC servers, channels and health checks, with the options that all processes of the cluster share.
 
 `Probes` sets the health service for Kubernetes' probes:
 
-- `startup`: the process is up. It may still be opening large logs in threads; a probe that failed meanwhile would
-  only cause a restart.
-- `liveness`: the event loop runs (otherwise nothing would respond), and nothing is broken that only a restart
-  repairs. The state of other processes does not count, because otherwise all of them would be restarted together.
-- `readiness`: the process does its work in the cluster, so that another one may be stopped now.
+- `startup` succeeds as soon as the process is up. The process may still be opening large logs in threads, and a failed
+  probe would only restart it.
+- `liveness` succeeds while the event loop runs and nothing is broken that only a restart repairs. The state of other
+  processes does not count, because otherwise Kubernetes would restart all processes together.
+- `readiness` succeeds while the process does its work in the cluster, so that another process may be stopped.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from odradek_runtime.tls import TlsFiles
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 CLIENT_MESSAGE_BYTES_MAX: Final = 33 << 20  # a batch of 32 MiB, and the message around it
-# A health check has only the name of a service, and any client may send one.
+# A health check request has only the name of a service. The limit is low because any client may send such a request.
 _PROBE_BYTES_MAX: Final = 4096
 Options = list[tuple[str, Any]]
 
 SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_concurrent_streams", 10_000),  # most calls of one connection
+    ("grpc.max_concurrent_streams", 10_000),  # the most calls in progress on one connection
     # The default of two minutes would help an attacker who sends slowly.
     ("grpc.server_handshake_timeout_ms", 5_000),
-    ("grpc.so_reuseport", 0),  # two brokers must not share a port without noticing
+    ("grpc.so_reuseport", 0),  # the second of two brokers with the same port must fail to start
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    ("grpc.http2.ping_timeout_ms", 1000),  # the default of one minute would override keepalive
+    # The default of one minute would override grpc.keepalive_timeout_ms.
+    ("grpc.http2.ping_timeout_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
@@ -50,27 +51,28 @@ SERVER_OPTIONS: Final[Options] = [
 
 CLIENT_SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
-    # Most calls in progress on one connection. A gateway serves many consumers over one connection.
+    # The most calls in progress on one connection. A gateway serves many consumers over one connection.
     ("grpc.max_concurrent_streams", 1000),
-    # The bytes that the server buffers for a call whose messages it does not read: one request of a producer, as the
-    # SDK sends it by default. A message that is read may be larger.
+    # The bytes that the server buffers for a call while the handler does not read: the default size of one produce
+    # request of the SDK. A message that the handler reads may be larger.
     ("grpc.http2.lookahead_bytes", 1 << 20),
 ]
-"""Options of listeners for clients, which get narrower bounds than the cluster's own processes."""
+"""Options of listeners for clients. Their limits are lower than those for processes of the cluster (SERVER_OPTIONS)."""
 
 INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    ("grpc.http2.ping_timeout_ms", 1000),  # the default of one minute would override keepalive
+    # The default of one minute would override grpc.keepalive_timeout_ms.
+    ("grpc.http2.ping_timeout_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Despite its name, this bounds an attempt to connect, and not the pause.
+    # Despite its name, this option limits the duration of an attempt to connect, not the pause between attempts.
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # A restarted pod has another address, and gRPC would resolve it again only every 30 s.
+    # A restarted pod has another address, and by default gRPC resolves a name at most every 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -80,10 +82,10 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
 
 
 def internal_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.aio.Channel:
-    """Return an asyncio channel to a process of the cluster, with its own connection.
+    """Return a new asyncio channel to a process of the cluster. No other channel shares its connection.
 
-    `peer` is the required identity in its certificate: `broker-3`, `controller-1`. Addresses change and
-    identities do not, so the host is not compared with the certificate.
+    `peer` is the identity that the server's certificate must have, such as `broker-3` or `controller-1`. The host name
+    is not compared with the certificate, because hosts change and identities do not.
     """
     target = host_port(host, port)
     if tls is None:
@@ -94,7 +96,7 @@ def internal_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -
 
 
 def internal_sync_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.Channel:
-    """Return a channel like `internal_channel`, but synchronous, for use in a separate thread (heartbeats)."""
+    """Like `internal_channel`, but return a synchronous channel, for use in the thread that sends heartbeats."""
     target = host_port(host, port)
     if tls is None:
         return grpc.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
@@ -114,9 +116,9 @@ def new_server(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     connections: Options | None = None,
 ) -> grpc.aio.Server:
-    """Return a server with our options and no port yet.
+    """Return a gRPC server with SERVER_OPTIONS, for processes of the cluster. It has no port until `bind`.
 
-    `message_bytes_max` limits received messages; `connections` are options from `connection_bounds`.
+    `message_bytes_max` limits the size of a received message. `connections` are options from `connection_bounds`.
     """
     options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": message_bytes_max}
     options |= dict(connections or ())
@@ -128,7 +130,9 @@ def new_server(
 
 
 def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:
-    """Return options that close connections beyond `connections_max` at once, and idle ones after `idle_ms_max`."""
+    """Return server options that refuse connections beyond `connections_max` and close a connection that has had no
+    call for `idle_ms_max`.
+    """
     return [
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.max_connection_idle_ms", idle_ms_max),
@@ -138,7 +142,10 @@ def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:
 def new_client_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor], connections: Options | None = None
 ) -> grpc.aio.Server:
-    """Return a server for clients, with no port yet."""
+    """Return a gRPC server for clients, with CLIENT_SERVER_OPTIONS. It has no port until `bind`.
+
+    `connections` are options from `connection_bounds`.
+    """
     options = dict(SERVER_OPTIONS) | dict(CLIENT_SERVER_OPTIONS) | dict(connections or ())
     return grpc.aio.server(
         options=list(options.items()),
@@ -149,9 +156,12 @@ def new_client_server(
 def bind(
     server: grpc.aio.Server, listener: ListenerAddress, tls: TlsFiles | None, *, mutual: bool
 ) -> int:
-    """Bind the server before its start, and return the port. Raises ListenRefused."""
-    # If a port is in use, gRPC writes log lines of its own and raises a bare RuntimeError. So the port is opened first
-    # with a plain socket, whose error names the reason.
+    """Bind a server that has not been started to a listener's port, and return the port. Raises ListenRefused.
+
+    With `tls` and `mutual`, clients must show a certificate of the CA (mTLS).
+    """
+    # If a port is in use, gRPC writes log lines of its own and raises a RuntimeError without a reason. So the port is
+    # first opened with a plain socket, whose error has the reason.
     open_port(listener).close()
     try:
         if tls is None:
@@ -168,7 +178,10 @@ def bind(
 
 
 class Health:
-    """The standard gRPC health service, with the services `startup`, `readiness`, `liveness` and ""."""
+    """The standard gRPC health service of a process, added to each of `servers`.
+
+    Probes may ask for the service names `startup`, `readiness` and `liveness`; "" means the same as `readiness`.
+    """
 
     def __init__(self, *servers: grpc.aio.Server) -> None:
         from grpc_health.v1 import health, health_pb2_grpc
@@ -179,9 +192,9 @@ class Health:
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def open_for_probes(self, host: str, port: int) -> int:
-        """Serve health on a separate port without TLS, too, because Kubernetes' probes do not support TLS.
+        """Serve the health service also on a separate port without TLS, because Kubernetes' probes do not support TLS.
 
-        The port has no other service. Returns the port. Raises ListenRefused.
+        Return the port, which offers no other service. Raises ListenRefused.
         """
         from grpc_health.v1 import health_pb2_grpc
 
@@ -195,12 +208,12 @@ class Health:
         return bound
 
     async def close(self) -> None:
-        """Stop serving probes on their own port."""
+        """Close the separate port for probes, if there is one."""
         if self._probes is not None:
             await self._probes.stop(0)
 
     async def set(self, *, is_live: bool, is_ready: bool, is_started: bool | None = None) -> None:
-        """Set the state that probes see. A process that is ready has started; `is_started` may say so earlier."""
+        """Set the responses to probes. With `is_started` None, the process counts as started once it is ready."""
         from grpc_health.v1 import health_pb2
 
         serving = health_pb2.HealthCheckResponse.SERVING
@@ -215,7 +228,7 @@ class Health:
 
 
 def enable_reflection(server: grpc.aio.Server, service_names: Iterable[str]) -> None:
-    """Enable gRPC reflection, by which tools such as grpcurl list the services."""
+    """Enable gRPC reflection, with which tools such as grpcurl list these services."""
     from grpc_reflection.v1alpha import reflection
 
     reflection.enable_server_reflection([*service_names, reflection.SERVICE_NAME], server)
@@ -233,12 +246,12 @@ class _Opened:
 
 
 class InternalChannels:
-    """Channels to other processes of the cluster, one for each peer, which are replaced after a change of address or
-    certificate.
+    """One gRPC channel to each other process of the cluster. A channel is replaced when the peer's address or this
+    process's certificate has changed.
 
-    A gRPC channel shows the certificate that it was made with as long as it exists, however often it reconnects. Once
-    the certificate has expired, no peer accepts the channel. So a channel is replaced when the files have changed, and
-    calls in progress on the old channel have REPLACED_GRACE_S to end. It is used only on one event loop.
+    A gRPC channel uses the certificate with which it was created, however often it reconnects. Once that certificate
+    has expired, no peer accepts the channel. Calls in progress on a replaced channel have REPLACED_GRACE_S to end. Use
+    this object only on one event loop.
     """
 
     def __init__(self, tls: TlsFiles | None) -> None:
@@ -247,7 +260,9 @@ class InternalChannels:
         self._closing: set[asyncio.Task[None]] = set()
 
     def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
-        """Return the channel to `peer` (`broker-3`, `controller-1`); a new one if address or certificate changed."""
+        """Return the channel to `peer`, such as `broker-3` or `controller-1`. It is a new channel if the peer's address
+        or this process's certificate has changed. Raises OSError if the certificate files cannot be read.
+        """
         present = self._opened.get(peer)
         stamp = self._stamp(present)
         if present is not None:
@@ -288,11 +303,14 @@ class InternalChannels:
 _INTERVAL_S: Final = 0.1
 _log = event_log(__name__)
 Check = Callable[[], str]
-"""A check returns an empty string, or the problem."""
+"""A function that checks one condition. It returns an empty string if the condition is met, otherwise the problem."""
 
 
 class Probes:
-    """Runs two checks periodically and reports them by gRPC health; both are cheap and do not wait."""
+    """Runs a liveness and a readiness check every 0.1 s and sets the health service by their results.
+
+    Both checks run on the event loop, so they must be cheap and must not wait.
+    """
 
     def __init__(self, health: Health, *, why_not_live: Check, why_not_ready: Check) -> None:
         self._health = health
@@ -301,13 +319,13 @@ class Probes:
         self._reported: tuple[str, str] | None = None
 
     async def run(self) -> None:
-        """Report until it is cancelled."""
+        """Run the checks periodically until this task is cancelled."""
         while True:
             await self.report()
             await asyncio.sleep(_INTERVAL_S)
 
     async def report(self) -> None:
-        """Run the checks once, and report them if they changed."""
+        """Run both checks once. If a result has changed, log it and set the health service."""
         problems = self._why_not_live(), self._why_not_ready()
         if problems == self._reported:
             return

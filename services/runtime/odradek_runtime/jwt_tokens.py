@@ -1,9 +1,11 @@
-"""Bearer tokens: JWTs (RFC 7519) signed by a key of a JWKS file, and the claims that a token must have.
+"""Verification of bearer tokens: JWTs (RFC 7519) that are signed by a key of a JWKS file.
 
-The following is checked in each token: its signature by the key that its `kid` names, with an algorithm that is both
-allowed and of that key's kind (never `none`, never HMAC: a public key is no secret), `exp`, `nbf`, `iss`, `aud`, and
-the claim with the user's name. The file is read again when it has changed, which is checked once a second at most; if
-it cannot be read, the previous keys stay. No URL is ever fetched.
+Each token must have a valid signature by the key that its `kid` names. The algorithm must be allowed and must fit the
+kind of that key. `none` and HMAC are never allowed: with HMAC, everybody who knows the public key could sign a token.
+The claims `exp`, `nbf`, `iss`, `aud` and the claim with the user's name are checked, too.
+
+The JWKS file is reloaded when it has changed, which is checked at most once a second. If the file cannot be read, the
+previous keys stay in use. Keys are never fetched from a URL.
 """
 
 from __future__ import annotations
@@ -32,31 +34,37 @@ ALGORITHMS: Final = {
     "ES512": "EC",
     "EdDSA": "OKP",
 }
-"""Algorithms that may be allowed, with the kind of key (kty) that each needs."""
+"""The signature algorithms that settings may allow, each with the key type (`kty`) that it needs."""
 TOKEN_CHARACTERS_MAX: Final = 16 * 1024
 NAME_CHARACTERS_MAX: Final = 256
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
 LIFETIME_S_MAX: Final = 10 * 365 * 86_400.0
-"""The longest lifetime that `check` returns. `exp` may be any number, but the lifetime of a session must be limited."""
+"""The longest remaining lifetime that `check` returns. A token's `exp` may be any number, but the lifetime of a session
+must be limited.
+"""
 _LOOK_AGAIN_S: Final = 1.0
 _log = event_log(__name__)
 
 
 class TokenRefused(Exception):
-    """The token is not valid. The text is for the log: it is short and does not contain the token's signature."""
+    """The token is not valid. The message may be logged: it is short and does not contain the token's signature."""
 
     def __init__(self, text: str) -> None:
         super().__init__(shortened(text))
 
 
 class JwksRefused(Exception):
-    """The file of keys cannot be used; the message names it and the reason."""
+    """The JWKS file cannot be used. The message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """The requirements that a token must meet."""
+    """The requirements that a token must meet, and the JWKS file with the keys that may sign it.
+
+    `leeway_s` is the clock difference that `exp` and `nbf` tolerate. `principal_claim` names the claim with the user's
+    name.
+    """
 
     jwks: Path
     issuer: str
@@ -67,7 +75,7 @@ class TokenRules:
 
 
 class TokenVerifier:
-    """Verifies tokens by the keys of a file. The constructor raises JwksRefused if the file cannot be used."""
+    """Verifies tokens with the keys of a JWKS file. The constructor raises JwksRefused if the file cannot be used."""
 
     def __init__(self, rules: TokenRules, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._rules = rules
@@ -77,16 +85,17 @@ class TokenVerifier:
         self._keys = _read(rules.jwks)
 
     def principal(self, token: str) -> str:
-        """Return the principal: `User:` and the name in the token's claim. Raises TokenRefused."""
+        """Return the token's principal: `User:` followed by the value of the principal claim. Raises TokenRefused."""
         return self.check(token)[0]
 
     def check(self, token: str) -> tuple[str, float]:
-        """Return the principal, and for how many more seconds the token is valid. Raises TokenRefused."""
+        """Return the token's principal and the seconds until the token expires. Raises TokenRefused."""
         rules = self._rules
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise TokenRefused("the token is larger than 16 KiB")
         self._look()
-        import jwt  # with cryptography it takes 60 ms of a start, and most processes check no tokens
+        # Importing jwt and cryptography takes 60 ms at a start, and most processes check no tokens.
+        import jwt
 
         try:
             header = jwt.get_unverified_header(token)
@@ -160,8 +169,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> dict[str, jwt.PyJWK]:
-    """Return the public signing keys by kid. Other keys are left out, and a warning is logged."""
-    import jwt  # see TokenVerifier.check
+    """Return the public signing keys of a JWKS file, by `kid`. For every other key a warning is logged."""
+    import jwt  # not at the top, because the import is slow: see TokenVerifier.check
 
     try:
         key_set = jwt.PyJWKSet.from_json(path.read_text())

@@ -1,4 +1,4 @@
-"""A histogram of durations, for Prometheus."""
+"""Histograms of durations, as Prometheus expects them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ BUCKETS_SECONDS: Final = (
 
 
 class Latencies:
-    """A histogram of durations in seconds. Adding a duration costs a binary search."""
+    """A histogram of durations. `counts` has one number for each bucket of `BUCKETS_SECONDS`, and one for longer
+    durations.
+    """
 
     __slots__ = ("counts", "sum_seconds")
 
@@ -21,12 +23,12 @@ class Latencies:
         self.sum_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one duration."""
+        """Add one duration to the histogram."""
         self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
         self.sum_seconds += seconds
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Return (upper bound, count at or below it) for each bucket, as Prometheus expects them."""
+        """Return (upper bound, number of durations at or below that bound) for each bucket; the last bound is +Inf."""
         total = 0
         buckets: list[tuple[str, int]] = []
         bounds = [*(str(bound) for bound in BUCKETS_SECONDS), "+Inf"]

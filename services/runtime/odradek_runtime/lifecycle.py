@@ -1,13 +1,13 @@
-"""The lifecycle of a process: the event loop, signals, the parent's end, one exit status.
+"""The lifecycle of a process: event loop, signals, exit of the parent process, exit status.
 
-`run_process(main)` runs `main(stop)` on uvloop; `stop` is set by SIGTERM, SIGINT or the parent's
-end. A second signal ends the process at once. Errors that have a remedy (`ProcessRefused` and the
-like) are printed as one line, everything else with its traceback. A thread that ends by an uncaught
-error ends the process too: its work is no longer done, and a restart helps.
+`run_process(main)` runs `main(stop)` on uvloop. SIGTERM, SIGINT and the exit of the parent process set `stop`. A
+second signal ends the process at once. An error with a remedy (`ProcessRefused`, `SettingsError`, `ListenRefused`,
+`TlsRefused`) is printed as one line, any other error with its traceback. An uncaught exception in a thread stops the
+process, because the work of that thread would no longer be done until a restart.
 
-A process whose parent is gone has no one to kill it. So a watchdog that needs neither the event loop nor the
-interpreter's lock ends an orphan that did not stop in time, whatever it is busy with, and writes the stack of
-each thread to standard error.
+Nobody would kill a process that hangs after its parent has exited. So a watchdog ends the process if it has not
+stopped in time, and writes the stack of each thread to standard error. The watchdog needs neither the event loop nor
+the interpreter's lock (GIL).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _log = event_log(__name__)
 
 
 class ProcessRefused(RuntimeError):
-    """The process cannot start or continue; the message names the reason and the remedy."""
+    """The process cannot start or cannot continue. The message names the reason and the remedy."""
 
 
 class StopRequest:
-    """A request to stop the process. It is set once, with a reason; tasks that run for ever wait for it."""
+    """A request to stop the process, which tasks that run until then wait for. Only the first `set` counts."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -49,7 +49,7 @@ class StopRequest:
         self.failure: BaseException | None = None
 
     def set(self, reason: str, *, failure: BaseException | None = None) -> None:
-        """Request a stop. The first reason counts; a `failure` is raised when the process ends."""
+        """Request a stop, unless one is already requested. `failure` is raised once `main` has returned."""
         if not self._event.is_set():
             self.reason = reason
             self.failure = failure
@@ -67,9 +67,10 @@ def run_process(
     exit_with_parent: bool = False,
     orphan_s_max: float = ORPHAN_S_MAX,
 ) -> int:
-    """Run `main` until it returns, and return the exit status.
+    """Run `main` on a new event loop until it returns, and return the exit status of the process.
 
-    With `exit_with_parent` the process ends within `orphan_s_max` of its parent, by force if necessary.
+    With `exit_with_parent`, the process stops when its parent exits, and is ended by force if it has not stopped after
+    `orphan_s_max` seconds.
     """
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -105,13 +106,13 @@ async def _supervise(
         loop.add_signal_handler(number, on_signal, number)
     if exit_with_parent:
         _watch_parent(
-            lambda: loop.call_soon_threadsafe(stop.set, "the parent is gone"), orphan_s_max
+            lambda: loop.call_soon_threadsafe(stop.set, "the parent process exited"), orphan_s_max
         )
 
     def on_thread_failed(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else "(unnamed)"
         _log.error("Thread failed; the process stops", thread=name, exc=failed.exc_value)
-        with contextlib.suppress(RuntimeError):  # the event loop may have ended before
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed already
             reason = f"thread {name} failed"
             loop.call_soon_threadsafe(lambda: stop.set(reason, failure=failed.exc_value))
 
@@ -123,33 +124,36 @@ async def _supervise(
 
 
 def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
-    """Call `on_gone` at the end of standard input, which means that the parent has ended, normally or by a crash."""
+    """Call `on_gone` in a thread when standard input ends: the parent holds its other end and has exited or crashed."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
             while os.read(0, 4096):
                 pass
         faulthandler.dump_traceback_later(orphan_s_max, exit=True)
-        with contextlib.suppress(RuntimeError):  # the event loop may have ended before
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed already
             on_gone()
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
 def announce_ready(**fields: object) -> None:
-    """Tell the parent process that this process serves, by one line of JSON on standard output."""
+    """Report to the parent process that this process is ready: print one line of JSON with `fields`."""
     sys.stdout.buffer.write(orjson.dumps({"event": "ready", **fields}) + b"\n")
     sys.stdout.buffer.flush()
 
 
 async def bounded(work: Awaitable[object], timeout_s: float, what: str) -> bool:
-    """Await `work` for at most `timeout_s`. Returns False, after a warning, if it took longer."""
+    """Await `work` for at most `timeout_s`, and return whether it ended in time.
+
+    Otherwise cancel the work and log a warning that the process stopped waiting for `what`.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             await work
     except TimeoutError:
         _log.warning(
-            "Stopped waiting, because the time limit was reached", what=what, timeout_s=timeout_s
+            "Stopped waiting because the time limit was reached", what=what, timeout_s=timeout_s
         )
         return False
     return True

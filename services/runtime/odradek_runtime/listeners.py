@@ -1,9 +1,9 @@
-"""Listeners of a process: their addresses in Kafka's form, refusal of insecure ones, and recognition of clients of
-another protocol.
+"""Listeners of a process: addresses in Kafka's form, refusal of insecure listeners, and recognition of clients that
+use another protocol than the listener.
 
-A cluster has several ports, and using the wrong one is the most common mistake of a first day. `recognize`
-distinguishes protocols by the first four bytes. On a Kafka connection these are a frame's length; those of HTTP/2
-(gRPC), HTTP/1 and TLS would be lengths above any limit, so no Kafka client is taken for another one.
+A cluster has several ports, and new users often connect to the wrong one. `recognize` distinguishes protocols by the
+first four bytes of a connection. On a Kafka connection these are the length of a frame. The first bytes of HTTP/2
+(gRPC), HTTP/1 and TLS would be a length above any limit, so a Kafka client is always recognized as such.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ _ID_MAX: Final = (1 << 31) - 1
 
 
 class ListenRefused(RuntimeError):
-    """The process must not, or cannot, listen at an address; the message names the reason and the remedy."""
+    """The process cannot or must not listen on an address. The message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerAddress:
-    """An address `NAME://host:port`. An empty host means all addresses of the machine, and port 0 any free port."""
+    """The address of a listener: `NAME://host:port`. An empty host means all addresses of the machine. Port 0 means any
+    free port.
+    """
 
     name: str
     host: str
@@ -68,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
-    """Parse `NAME://host:port,...`. Raises ValueError for a bad entry or a repeated name."""
+    """Parse the value of `listeners`, `NAME://host:port,...`. Raises ValueError for a bad entry or a repeated name."""
     listeners: dict[str, ListenerAddress] = {}
     for entry in text.split(","):
         if not entry.strip():
@@ -84,7 +86,7 @@ def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
 
 
 def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
-    """Return (id, host, port) of each `id@host:port,...`, as controller.quorum.voters has it."""
+    """Parse the value of `controller.quorum.voters`, `id@host:port,...`, to (id, host, port). Raises ValueError."""
     endpoints: dict[int, tuple[int, str, int]] = {}
     for entry in text.split(","):
         if not entry.strip():
@@ -104,7 +106,7 @@ def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
 def refuse_open_without_tls(
     listeners: Iterable[ListenerAddress], *, has_tls: bool, insecure: bool
 ) -> None:
-    """Raise ListenRefused for a listener beyond loopback without TLS, unless `insecure`."""
+    """Raise ListenRefused if the process has no TLS and other machines can reach a listener, unless `insecure`."""
     if has_tls or insecure:
         return
     for listener in listeners:
@@ -112,27 +114,30 @@ def refuse_open_without_tls(
             raise ListenRefused(
                 f"listener {listener.name} on {listener.authority} is reachable from other"
                 f" machines, but there is no TLS: set ssl.certificate.location, ssl.key.location"
-                f" and ssl.ca.location, or listen on 127.0.0.1, or accept that everybody may read"
-                f" and write with --insecure"
+                f" and ssl.ca.location, or listen on 127.0.0.1, or start with --insecure, which lets"
+                f" everybody on the network read and write"
             )
 
 
 def refuse_open_without_authentication(
     listeners: Iterable[ListenerAddress], authenticated: Container[str], *, insecure: bool
 ) -> None:
-    """Raise ListenRefused for a listener beyond loopback that does not authenticate its clients, unless `insecure`."""
+    """Raise ListenRefused if other machines can reach a listener that is not in `authenticated`, unless `insecure`.
+
+    `authenticated` has the names of the listeners that authenticate their clients.
+    """
     for listener in listeners:
         if not insecure and not listener.is_loopback and listener.name not in authenticated:
             raise ListenRefused(
                 f"listener {listener.name} on {listener.authority} is reachable from other"
                 f" machines, but does not authenticate clients: set ssl.client.auth=required, or for a"
-                f" Kafka listener sasl.enabled.mechanisms, or listen on 127.0.0.1, or accept that"
-                f" everybody may read and write with --insecure"
+                f" Kafka listener sasl.enabled.mechanisms, or listen on 127.0.0.1, or start with"
+                f" --insecure, which lets everybody on the network read and write"
             )
 
 
 def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socket:
-    """Return a listening TCP socket. Raises ListenRefused, whose message names the port and the remedy."""
+    """Return a non-blocking TCP socket that listens on the listener's address. Raises ListenRefused."""
     host = listener.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
@@ -152,21 +157,21 @@ _SETTING_OF: Final = {
     "HEALTH": "health.port",
     "HTTP": "listen",
 }
-"""For each listener that is not in the setting `listeners`: the name of the setting that has its port."""
+"""The setting that has a listener's port, for each listener that is not part of the setting `listeners`."""
 
 
 def port_refused(listener: ListenerAddress, error: OSError | None = None) -> ListenRefused:
-    """Return the error for a `listener` that could not be opened."""
+    """Return the error for a listener that could not be opened. `error` None means that its port is in use."""
     if error is None or error.errno == errno.EADDRINUSE:
         return ListenRefused(
             f"port {listener.port} on {listener.host or 'all addresses'} is in use (listener"
-            f" {listener.name}): stop what listens there (ss -ltnp 'sport = :{listener.port}'"
-            f" names it), or set another port in {_SETTING_OF.get(listener.name, 'listeners')}"
+            f" {listener.name}): stop the process that uses it (ss -ltnp 'sport = :{listener.port}'"
+            f" shows it), or set another port in {_SETTING_OF.get(listener.name, 'listeners')}"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return ListenRefused(
             f"{listener.host} is not an address of this machine (listener {listener.name}): listen on"
-            f" one of its own, and put the address that others use into advertised.listeners"
+            f" an address of this machine, and set advertised.listeners to the address that clients use"
         )
     return ListenRefused(
         f"cannot listen on {listener.authority} (listener {listener.name}): {error.strerror}"
@@ -186,7 +191,7 @@ _DEBUG_BYTES_MAX: Final = 1024
 
 
 def recognize(first: bytes) -> str | None:
-    """Return the protocol that starts with these four bytes, or None for anything else."""
+    """Return the protocol of a connection that starts with these four bytes, or None if it is none of the four."""
     if first == b"PRI ":  # the connection preface of HTTP/2, RFC 9113 section 3.4
         return GRPC
     if first in _HTTP_METHODS:
@@ -199,10 +204,11 @@ def recognize(first: bytes) -> str | None:
 
 
 def farewell(protocol: str, advice: str) -> bytes:
-    """Return bytes for a client of that protocol. They are sent before the connection is closed, so that the client's
-    error shows `advice`.
+    """Return the bytes to send to a client of this protocol before its connection is closed. They make the client show
+    `advice` in its error.
 
-    gRPC shows the debug data of a GOAWAY; TLS and Kafka have no place for a text.
+    gRPC clients show the debug data of a GOAWAY frame. For TLS and Kafka the result is empty, because these protocols
+    cannot transmit a text at that point.
     """
     if protocol == GRPC:
         words = advice.encode()[:_DEBUG_BYTES_MAX]
@@ -219,5 +225,5 @@ def farewell(protocol: str, advice: str) -> bytes:
 
 
 def _http2_frame(kind: int, payload: bytes) -> bytes:
-    """Return a frame of stream 0 without flags, RFC 9113 section 4.1."""
+    """Return an HTTP/2 frame of stream 0 without flags (RFC 9113 section 4.1). `kind` is the frame type."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, 0, 0) + payload

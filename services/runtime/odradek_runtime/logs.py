@@ -1,7 +1,7 @@
-"""Logs are events: a fixed message plus fields, as one JSON object per line or as one line of text.
+"""Log events: a fixed message with fields, written as one JSON object per line or as one line of text.
 
-This is built on the standard library's logging, so that libraries' log lines have the same form, and because
-importing structlog takes 0.12 s (measured) of a start that should take half a second.
+This module uses the standard library's logging, so that the log lines of libraries have the same form. structlog was
+not used because its import takes 0.12 s (measured), while a process should start in half a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOG_FORMATS: Final = ("auto", "json", "text")
 
 
 class EventLog:
-    """A source of log events. Each of its events has the fields `bound` as well."""
+    """A logger of events. The fields in `bound` are added to every event."""
 
     __slots__ = ("_bound", "_logger")
 
@@ -28,7 +28,7 @@ class EventLog:
         self._bound = dict(bound or {})
 
     def bind(self, **fields: object) -> EventLog:
-        """Return the same source with more fields."""
+        """Return a logger like this one that adds more fields to every event."""
         return EventLog(self._logger.name, {**self._bound, **fields})
 
     def debug(self, message: str, **fields: object) -> None:
@@ -60,7 +60,7 @@ class EventLog:
 
 
 def event_log(name: str) -> EventLog:
-    """Return the source of events with this name, which is usually the module's name."""
+    """Return the event logger with this name, which is usually the module's name."""
     return EventLog(name)
 
 
@@ -71,9 +71,10 @@ def configure_logs(
     stream: TextIO | None = None,
     bound: Mapping[str, object] | None = None,
 ) -> None:
-    """Send all events to `stream` (stderr), with the `bound` fields of the process.
+    """Configure the logs of the process: its events, and the log lines of libraries, go to `stream` (default: stderr).
 
-    `log_format` is one of LOG_FORMATS; auto means text on a terminal, and JSON elsewhere.
+    `log_format` is one of LOG_FORMATS; auto means text on a terminal and JSON elsewhere. The fields in `bound` are
+    added to every event.
     """
     assert log_format in LOG_FORMATS, log_format
     out = sys.stderr if stream is None else stream
@@ -107,7 +108,9 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _TextFormatter(logging.Formatter):
-    """Formats `2026-01-31 12:00:00.000Z INFO    Event  name=value ...`; a traceback follows, indented."""
+    """Writes an event as `2026-01-31 12:00:00.000Z INFO    Event  name=value ...`, followed by its indented traceback
+    if it has one.
+    """
 
     def __init__(self, bound: dict[str, object]) -> None:
         super().__init__()
@@ -125,7 +128,7 @@ class _TextFormatter(logging.Formatter):
 
 
 def _visible(text: str) -> str:
-    """Return the text on one line; control characters that a terminal would execute are replaced by escapes."""
+    """Return the text on one line. Line breaks, and control characters that a terminal would obey, become escapes."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,7 +1,7 @@
-"""The limit of open files and connections of a process.
+"""The limit of file descriptors of a process, and its division between connections and log files.
 
-Shells and systemd start programs with a limit of 1,024 unless they raise it; most systems allow half a
-million. A broker has a file open for each connection and, up to a bound, for each partition in use.
+Shells and systemd start programs with a limit of 1,024 by default. Most systems allow a program to raise its limit to
+half a million. A broker needs a descriptor for each connection and, up to a maximum, for each partition in use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOG_FILES_OF_UNLIMITED: Final = 100_000
 
 
 def raise_open_files_limit() -> int:
-    """Raise the limit as far as the system allows, as Java does for its programs. Returns the new limit."""
+    """Raise the process's limit of file descriptors as far as the system allows, as Java does. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -25,24 +25,24 @@ def raise_open_files_limit() -> int:
 
 
 def reserved_for_logs(limit: int) -> int:
-    """Return how many of `limit` descriptors connections must leave free, so that logs can still open files."""
+    """Return the number of descriptors, of `limit` in all, that connections must leave free for log files."""
     return min(64, limit // 8)
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Return whether a descriptor that was just opened is one of those that connections must leave free.
+    """Return whether a connection whose descriptor was just opened must be closed, to keep descriptors for log files.
 
-    The system assigns the lowest free number, so all lower ones are in use.
+    The system assigns the lowest free number, so all descriptors with lower numbers are in use.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return descriptor >= limit - reserved_for_logs(limit)
 
 
 def grpc_connections_max(listeners: int) -> int:
-    """Return the most connections that each of `listeners` gRPC listeners may have. Together they get a quarter of the
-    process's descriptors.
+    """Return the maximum number of connections of each gRPC listener, for a process with `listeners` of them.
 
-    gRPC accepts connections itself, and each costs a descriptor before its client is known.
+    All gRPC listeners together may use a quarter of the process's descriptors. gRPC accepts connections itself, so each
+    connection uses a descriptor before its client is known.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -51,18 +51,19 @@ def grpc_connections_max(listeners: int) -> int:
 
 
 def log_files_max() -> int:
-    """Return how many files the logs of a process may keep open between uses: three eighths of its descriptors.
+    """Return how many files the partition logs of a process may keep open: three eighths of its descriptors.
 
-    gRPC connections get a quarter. Three eighths are left for Kafka's connections, syncs and responses.
+    gRPC connections may use a quarter. The other three eighths are for Kafka connections, and for files that are opened
+    for a sync or a response.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _LOG_FILES_OF_UNLIMITED if limit == resource.RLIM_INFINITY else limit * 3 // 8
 
 
 def has_room_for_partitions(descriptor: int) -> bool:
-    """Return whether a new partition may keep a descriptor of this number.
+    """Return whether a new partition may keep a file open whose descriptor has this number.
 
-    A quarter of the limit stays free for other uses.
+    A quarter of the process's descriptors stays free for other uses. The system assigns the lowest free number.
     """
     return descriptor < resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
 
@@ -75,9 +76,9 @@ def descriptors_wanted(*, partitions: int, connections_max: int) -> int:
 
 
 class DescriptorReserve:
-    """A few descriptors that are held in reserve. When the process has no other one left, one of them is closed.
+    """Some descriptors of /dev/null, one of which is closed when the process needs a descriptor and has none free.
 
-    Any thread may call `spend`; a timer calls `fill`.
+    Any thread may call `spend`. A timer calls `fill`.
     """
 
     __slots__ = ("_held", "_size")
@@ -87,7 +88,7 @@ class DescriptorReserve:
         self._held: list[int] = []
 
     def fill(self) -> None:
-        """Open descriptors up to the reserve's size, as far as the system allows."""
+        """Open descriptors until the reserve has its full size or the system refuses another one."""
         while len(self._held) < self._size:
             try:
                 descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -96,8 +97,8 @@ class DescriptorReserve:
             self._held.append(descriptor)
 
     def spend(self) -> bool:
-        """Close one descriptor of the reserve, so that a file or socket can be opened. Returns False if the reserve
-        is empty.
+        """Close one descriptor of the reserve, so that a file or socket can be opened. Return False if the reserve is
+        empty.
         """
         try:
             os.close(self._held.pop())

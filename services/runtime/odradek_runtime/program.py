@@ -1,4 +1,4 @@
-"""The part that every service's `__main__` shares: command line, settings, memory allocation, exit status."""
+"""Code that the `__main__` modules of all services share: command line, settings, memory allocator, exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from odradek_runtime.settings import SettingsError, load_settings, specs_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The parsed command line of a service: `--config FILE --set name=value ...` and switches."""
+    """The parsed command line of a service. `assignments` has the values of `--set`, each as `name=value`."""
 
     config_file: Path | None
     assignments: tuple[str, ...]
@@ -41,11 +41,11 @@ def parse_arguments(
     settings_help: Callable[[], str],
     runs_many: bool = False,
 ) -> Arguments:
-    """Read the command line; exits with status 2 and the usage if it is wrong. Standard streams that are closed are
-    opened before.
+    """Parse the command line. If it is wrong, print the usage and exit with status 2.
 
-    `--help` prints `settings_help()` after the options. With `runs_many` the command `odradek` can run several
-    processes of this program, which then prints their settings (`--plan`).
+    `--help` prints `settings_help()` after the options. `runs_many` adds the options of a program of which the command
+    `odradek` can run several processes: `--processes`, `--status-port` and the internal `--plan`. Standard streams
+    that are closed are opened first (`open_standard_streams`).
     """
     open_standard_streams()
     parser = argparse.ArgumentParser(prog=program, add_help=False)
@@ -68,17 +68,18 @@ def parse_arguments(
     parser.add_argument(
         "--check", action="store_true", help="check the settings, report errors, and exit"
     )
-    # The option is for `odradek config import`, which must not import a service.
+    # `odradek config import` runs this option, because it must not import a service's code.
     parser.add_argument("--list-settings", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--exit-with-parent",
         action="store_true",
-        help="stop at end of file on standard input",
+        help="stop when standard input reaches end of file, as it does when the parent process exits",
     )
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="listen beyond loopback without TLS (everybody on the network may read and write)",
+        help="allow other machines to connect without TLS and authentication: everybody on the network may then"
+        " read and write",
     )
     if runs_many:
         parser.add_argument(
@@ -86,18 +87,18 @@ def parse_arguments(
             type=int,
             default=1,
             metavar="N",
-            help="run and supervise N brokers on this host; their ids, ports and directories follow from the settings",
+            help="run and supervise N brokers on this host, with ids, ports and directories derived from the settings",
         )
         parser.add_argument(
             "--status-port",
             metavar="PORT",
-            help="with --processes: serve /livez and /readyz for all brokers together on this port of metrics.host",
+            help="with --processes: serve /livez and /readyz for all N brokers together, on this port of metrics.host",
         )
         parser.add_argument("--plan", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(argv)
     processes, prints_plan = (parsed.processes, parsed.plan) if runs_many else (1, False)
     if not prints_plan and (processes != 1 or (runs_many and parsed.status_port is not None)):
-        parser.error(f"--processes and --status-port are options of the command `{program}`")
+        parser.error(f"--processes and --status-port work only with the command `{program}`")
     if parsed.help:
         example = f"Example: {program} --config FILE --set log.level=DEBUG"
         _print_page(f"{parser.format_help()}\n{example}\n\n{settings_help()}")
@@ -116,10 +117,10 @@ def parse_arguments(
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Import the modules of a service without the garbage collector.
+    """Disable the garbage collector while the modules of a service are imported.
 
-    It would traverse everything that exists so far again and again, although modules live as long as the process.
-    Later collections skip them too.
+    Otherwise the collector would traverse all existing objects repeatedly, although modules live as long as the
+    process. Later collections skip the objects of the modules, too.
     """
     gc.disable()
     try:
@@ -130,27 +131,27 @@ def importing() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Open /dev/null for standard streams with which the process was started closed.
+    """Open /dev/null for each standard stream (descriptors 0 to 2) that was closed when the process was started.
 
-    Otherwise the next file or socket would get the number of one of them, a segment of a log for example, and whatever
-    C code writes to standard error would get into it.
+    Otherwise the next opened file, such as a segment of a log, could get descriptor 2. Text that C code writes to
+    standard error would then be written into that file.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # the new descriptor gets the lowest free number
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
 
 
-# gRPC's C core would write its own lines to stderr, between the JSON events. It reads this variable when imported.
+# Otherwise gRPC's C core writes its own lines to stderr, between the JSON events. gRPC reads this variable at import.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 _UMASK: Final = 0o027
-"""Files and directories of a service are closed to other users: segments hold the records of all clients."""
+"""Only the user and group of a service may read its files, because segments contain the records of all clients."""
 _M_TRIM_THRESHOLD: Final = -1  # the value of this constant in malloc.h
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
@@ -161,7 +162,7 @@ GROWTH_BYTES: Final = 4 << 20
 
 
 class ProcessSettings(Protocol):
-    """The settings that `run_program` needs of any service."""
+    """The settings that `run_program` itself reads. The settings of every service have them."""
 
     @property
     def log_level(self) -> str: ...
@@ -175,7 +176,7 @@ Run = Callable[[StopRequest], Coroutine[Any, Any, None]]
 
 
 def _print_page(text: str) -> None:
-    """Print a long text whose reader may exit before its end, as `head` does."""
+    """Print a long text. It is no error if the reader of standard output exits before the end, as `head` does."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -193,10 +194,11 @@ def run_program(
     plan: Callable[[S], object] | None = None,
     refusals: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Read the settings, make the process, run it, and return the exit status.
+    """Read the settings of a service, run it until it stops, and return the exit status.
 
-    `plan` returns what `--plan` prints, as JSON. `log_fields` are added to every log event. If `make` raises
-    SettingsError or one of `refusals`, the error is printed, and nothing is started.
+    `make` creates the service from its settings. If `make` raises SettingsError or one of `refusals`, the error is
+    printed and nothing is started. `log_fields` returns fields that are added to every log event. `plan` returns an
+    object that `--plan` prints as JSON.
     """
     if arguments.lists_settings:
         names = {name: list(spec.aliases) for name, (_, spec) in specs_of(settings_class).items()}
@@ -230,20 +232,25 @@ def run_program(
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """End the process even if threads still run. Everything that must be closed is closed by now; a thread that
-    waits for the disk, or one of gRPC's, could keep the interpreter from ending."""
+    """End the process even if threads still run. The caller has closed everything that must be closed.
+
+    A normal exit could hang, because the interpreter waits for threads, such as one that waits for a disk or one of
+    gRPC's.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def keep_freed_memory() -> bool:
-    """Let the C allocator keep up to `KEPT_BYTES_MAX` of freed memory. Returns False without glibc.
+    """Let the C allocator keep up to `KEPT_BYTES_MAX` of freed memory. Return False if the C library is not glibc.
 
-    A fetch or a replicated message is about 1 MiB, allocated, sent and freed. glibc returns such blocks to the kernel
-    and requests new ones, zeroed page by page: measured, that was more than half of a broker's CPU on a fetch over
-    gRPC. Blocks above `OWN_MAPPING_BYTES_MIN` still get mappings of their own. All threads share one arena: otherwise
-    each disk thread would keep as much again. Call it before threads start, and never inside a user's process.
+    A response to a fetch or a replication message is a block of about 1 MiB that is allocated, sent and freed. By
+    default, glibc returns such a block to the kernel and requests a new one, which the kernel zeroes page by page.
+    Measured on fetches over gRPC, that took more than half of a broker's CPU time. Blocks above
+    `OWN_MAPPING_BYTES_MIN` still get mappings of their own. All threads share one arena, because otherwise each disk
+    thread would keep as much freed memory again. Call this before threads start. A library must not call it, because
+    it changes the whole process.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt

@@ -1,9 +1,11 @@
 """Settings of a process: one frozen dataclass, read from environment, file and flags.
 
-A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later sources win:
-default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties, as Kafka's), `--set
-name=value`. If a name is unknown the process does not start, and one error lists all such names. The error says where a
-setting belongs if another process or the cluster has it, and otherwise names the closest name that exists.
+A field is declared with `setting(...)`, which takes Kafka's dotted name, the default, the range and a description. The
+sources of a value are, in order of rising precedence: the default, the environment (`ODRADEK_BROKER_LOG_DIRS`), the
+configuration file (Java properties, as in Kafka) and `--set name=value`.
+
+If a name is unknown, the process does not start, and one error lists all unknown names. For each of them the error says
+where the setting belongs if another process or the cluster has it, and otherwise suggests the most similar name.
 """
 
 from __future__ import annotations
@@ -26,18 +28,21 @@ from odradek_runtime.logs import LOG_FORMATS
 T = TypeVar("T")
 _METADATA_KEY: Final = "odradek"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
-# Every configuration file of Kafka has one of these settings, and none of this program has.
+# Every configuration file of Kafka has one of these settings, and Odradek has neither.
 _KAFKA_ONLY: Final = frozenset({"process.roles", "zookeeper.connect"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
 class SettingsError(ValueError):
-    """A setting is unknown, missing or out of range; the message names it and the remedy."""
+    """A setting is unknown, missing or not valid. The message names the setting and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSpec:
-    """The specification of one setting, except its type and default."""
+    """The declaration of one setting. Its type and its default are those of the dataclass field.
+
+    `parse` converts the text of the value and raises ValueError. Without it, the type decides how a text is converted.
+    """
 
     name: str
     doc: str
@@ -51,7 +56,7 @@ class SettingSpec:
 
     @property
     def bounds(self) -> str:
-        """The range in words, with its unit; empty if there is none."""
+        """The allowed range as a text with the unit, such as "at least 1 ms"; empty if any number is allowed."""
         low, high = self.minimum, self.maximum
         if low is None and high is None:
             return ""
@@ -75,7 +80,7 @@ def setting(
     is_secret: bool = False,
     parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Declare a dataclass field as a setting. A setting without `default` must be given by the user."""
+    """Declare a dataclass field as a setting. If it has no `default`, the process starts only if the user gives it."""
     spec = SettingSpec(
         name=name,
         doc=doc,
@@ -91,7 +96,7 @@ def setting(
 
 
 def specs_of(cls: type[Any]) -> dict[str, tuple[dataclasses.Field[Any], SettingSpec]]:
-    """Return field and specification of each setting, by its dotted name."""
+    """Return the dataclass field and the declaration of each setting of `cls`, by the dotted name of the setting."""
     return {
         field.metadata[_METADATA_KEY].name: (field, field.metadata[_METADATA_KEY])
         for field in dataclasses.fields(cls)
@@ -107,16 +112,16 @@ def load_settings(
     config_file: Path | None = None,
     assignments: Iterable[str] = (),
 ) -> T:
-    """Read all sources into one `cls`.
+    """Read the settings from all sources and return them as one object of the class `cls`.
 
     Raises:
-        SettingsError: unknown name, bad value, missing setting, unreadable file.
+        SettingsError: A name is unknown, a value is not valid, a setting is missing, or the file cannot be read.
     """
     specs = specs_of(cls)
     names = {name: name for name in specs}
     for name, (_, spec) in specs.items():
         names.update(dict.fromkeys(spec.aliases, name))
-    given: dict[str, tuple[str, str]] = {}  # name -> (value, place where it was given)
+    given: dict[str, tuple[str, str]] = {}  # name -> (value, place where the value was given)
 
     unknown: list[str] = []
 
@@ -140,7 +145,10 @@ def load_settings(
         take(name.strip(), value.strip(), f"--set {name}", names)
     if unknown:
         if _KAFKA_ONLY & {name for name, _, _ in entries}:
-            unknown.append(f"`odradek config import {config_file}` translates a file of Kafka's")
+            unknown.append(
+                f"{config_file} is a configuration file of Kafka: translate it with"
+                f" `odradek config import {config_file}`"
+            )
         raise SettingsError("\n".join(unknown))
 
     types = typing.get_type_hints(cls)
@@ -160,7 +168,7 @@ def load_settings(
 
 
 def is_given(settings: Any, name: str) -> bool:
-    """Return whether a setting was given at the start, even if the value was the default."""
+    """Return whether the user gave a value for this setting, even one that is equal to the default."""
     field, _ = specs_of(type(settings))[name]
     return (
         name in settings.given
@@ -170,7 +178,9 @@ def is_given(settings: Any, name: str) -> bool:
 
 
 def read_properties(path: Path) -> list[tuple[str, str, int]]:
-    """Return (name, value, line number) of each entry of a Java properties file; lines that end in `\\` are joined."""
+    """Return (name, value, line number) of each entry of a Java properties file. A line that ends in `\\` is joined
+    with the next line. Raises SettingsError.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -199,12 +209,16 @@ def _env_form(name: str) -> str:
 
 
 def _unknown(name: str, where: str, known: Iterable[str], env_prefix: str = "") -> str:
-    """Return the error for a name that the process does not have: it says where the name belongs, or the closest
-    name.
+    """Return the error text for a name that is no setting of this process.
+
+    The text says where the setting belongs if another process or the cluster has it. Otherwise it suggests the most
+    similar name.
     """
-    all_names = {other: other for other in ALL_NAMES}
+    all_names = {setting_name: setting_name for setting_name in ALL_NAMES}
     if env_prefix:
-        all_names = {env_prefix + _env_form(other): other for other in ALL_NAMES}
+        all_names = {
+            env_prefix + _env_form(setting_name): setting_name for setting_name in ALL_NAMES
+        }
     place = place_of(all_names.get(name, name))
     if place is not None:
         return f"{where} has no effect here: {place}"
@@ -263,7 +277,7 @@ _COLUMNS: Final = 100
 
 
 def settings_text(value: Any) -> str:
-    """Return a setting's value as it is written in a file."""
+    """Return a setting's value in the form that a configuration file has."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -272,10 +286,11 @@ def settings_text(value: Any) -> str:
 
 
 def settings_help(cls: type[Any], env_prefix: str) -> str:
-    """Return the help on every setting of `cls`, by name: its default, its meaning, its allowed values."""
+    """Return the part of `--help` that describes all settings of `cls`: default, meaning and allowed values."""
     lines = [
-        f"settings: NAME=VALUE in the file and for --set; in the environment {env_prefix} and the name in",
-        "capitals with _ for each dot. --set overrides the file, and the file overrides the environment.",
+        "settings: write NAME=VALUE in the file or with --set. An environment variable is named",
+        f"{env_prefix} followed by the name in capitals, with _ for each dot. --set overrides the file,",
+        "and the file overrides the environment.",
         "",
     ]
     for name, (field, spec) in sorted(specs_of(cls).items()):
@@ -299,7 +314,7 @@ def _limits(spec: SettingSpec, is_needed: bool) -> list[str]:
     if spec.choices:
         limits.append(f"One of {', '.join(choice or 'empty' for choice in spec.choices)}.")
     if spec.aliases:
-        limits.append(f"Also {', '.join(spec.aliases)}.")
+        limits.append(f"Other names: {', '.join(spec.aliases)}.")
     return limits
 
 
@@ -325,7 +340,7 @@ def _parse_host_id(text: str) -> str:
 
 
 def machine_name() -> str:
-    """Return the host name, or the machine id if the host name is `localhost`, which many machines share."""
+    """Return the host name; the machine id if the host name is empty or `localhost`, which many machines share."""
     name = socket.gethostname()
     if name.partition(".")[0] not in ("", "localhost"):
         return name
@@ -336,17 +351,17 @@ def machine_name() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Settings that brokers and controllers share: metrics, probes, the process's own log, certificates.
+    """Settings that brokers and controllers have in common: metrics, probes, the process's own log, certificates.
 
-    `given` has the names of the settings that were given at the start, even if the value was the default.
+    `given` has the names of the settings for which the user gave a value, even one that is equal to the default.
     """
 
     given: frozenset[str] = frozenset()
     host_id: str = setting(
         "host.id",
-        "Name of the machine that this process runs on, the same for all its processes and for no other machine."
-        " The controller puts the replicas of a partition on different hosts while there are enough. Empty: the host"
-        " name, or the machine id where the host name says nothing.",
+        "Name of the machine that this process runs on. All processes of a machine must have the same name, and"
+        " different machines different names. The controller places the replicas of a partition on different machines"
+        " if there are enough of them. Empty: the host name, or the machine id if the host name is empty or localhost.",
         default="",
         parse=_parse_host_id,
     )
@@ -364,8 +379,7 @@ class NodeSettings:
     )
     health_port: int = setting(
         "health.port",
-        "Port of the gRPC health service for probes, without TLS, on metrics.host. 0: any free "
-        "port, -1: none.",
+        "Port of the gRPC health service for probes, without TLS, on metrics.host. 0: any free port, -1: none.",
         default=-1,
         minimum=-1,
         maximum=65535,
@@ -378,8 +392,8 @@ class NodeSettings:
     )
     log_format: str = setting(
         "log.format",
-        "Format of the process's own log: json has one object per line, text one readable line. auto is text on a"
-        " terminal and json elsewhere.",
+        "Format of the process's own log: json writes each event as one JSON object per line, text as one readable"
+        " line. auto means text on a terminal and json elsewhere.",
         default="auto",
         choices=LOG_FORMATS,
     )
@@ -393,13 +407,11 @@ class NodeSettings:
     )
     ssl_ca: str = setting(
         "ssl.ca.location",
-        "PEM file with the certificate authority that signs the certificates of peers.",
+        "PEM file with the certificates of the certificate authorities (CA) that sign the certificates of peers.",
         default="",
     )
 
     @property
     def host_id_or_name(self) -> str:
-        """The host name under which this process registers: that in the settings or, if there is none, the name of the
-        machine.
-        """
+        """The host name with which this process registers: `host.id`, or `machine_name()` if that setting is empty."""
         return self.host_id or machine_name()

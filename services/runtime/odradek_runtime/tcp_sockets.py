@@ -1,6 +1,7 @@
-"""The kernel's counters of the connections to a port, read through Linux' sock_diag(7), which needs no privilege.
-gRPC accepts connections inside its core and reports neither how many an address has nor how many bytes arrived on
-one. The kernel reports both, for all connections of a port, in one response that takes a millisecond.
+"""The kernel's counters of the connections to a port, read through Linux's sock_diag(7), which needs no privilege.
+
+gRPC accepts connections in its C core. It reports neither the number of connections from an address nor the bytes that
+arrived on a connection. The kernel reports both for all connections to a port within a millisecond.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _TIMEOUT_S: Final = 5.0
 
 
 class TcpConnection(NamedTuple):
-    """One open connection. `host` is the peer's IP address as text; an IPv4 address within IPv6 is written as IPv4."""
+    """An open connection to a local port.
+
+    `host` and `port` are the peer's; an IPv4-mapped IPv6 address is written as IPv4. `acked_bytes` is the number of
+    sent bytes that the peer's kernel has acknowledged.
+    """
 
     host: str
     port: int
@@ -34,7 +39,7 @@ class TcpConnection(NamedTuple):
 
 
 def connections_to(port: int) -> list[TcpConnection]:
-    """Return the open connections to a local port. Raises OSError where the kernel does not report them."""
+    """Return the open connections to a local port. Raises OSError if the kernel does not report connections."""
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("sock_diag is Linux only")
     with socket.socket(
@@ -49,12 +54,12 @@ def connections_to(port: int) -> list[TcpConnection]:
 
 
 def _request(family: int, port: int) -> bytes:
-    wanted = struct.pack(
+    family_and_states = struct.pack(
         "=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED
     )
     ports_and_addresses = struct.pack(">HH", port, 0) + bytes(32)
     any_interface_and_cookie = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-    body = wanted + ports_and_addresses + any_interface_and_cookie
+    body = family_and_states + ports_and_addresses + any_interface_and_cookie
     return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body
 
 
@@ -88,11 +93,11 @@ def _connection(message: bytes, family: int) -> TcpConnection:
 
 
 def close_connections(port: int, peers: set[tuple[str, int]]) -> int:
-    """Close this process's connections from those peers to a local port, and return how many were closed.
+    """Close this process's connections from these peers (host, port) to a local port. Return how many were closed.
 
-    This is for connections whose sockets another library owns. Each is shut down through a duplicate of its
-    descriptor. The duplicate is made before the address is compared, so that no other connection is closed which gets
-    the same descriptor number in the meantime.
+    This works for connections whose sockets a library such as gRPC owns. Each socket is shut down through a duplicate
+    of its descriptor. The duplicate is made before the addresses are compared. So if the library closes a socket in the
+    meantime and the number of its descriptor is used again, no wrong connection is closed.
     """
     closed = 0
     for name in os.listdir("/proc/self/fd"):

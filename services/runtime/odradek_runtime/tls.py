@@ -1,13 +1,13 @@
-"""TLS of a process: certificate, key and CA, for servers and channels alike.
+"""TLS of a process: certificate, key and CA, for servers and for channels to other processes.
 
-A node's certificate names the node in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`; `peer_identity`
-reads it from an authenticated call. A client's certificate names its principal: the whole DN as RFC 4514
-writes it, which is Kafka's default. One function decides that for every listener, so a certificate is the
+The certificate of a broker or controller names that process in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`, which
+`peer_identity` reads from an authenticated call. The principal of a client's certificate is its whole DN as written by
+RFC 4514, as in Kafka by default. `principal_of_certificate` decides that for every listener, so a certificate has the
 same principal over Kafka's protocol, gRPC and HTTP.
 
-A renewed certificate needs no restart. Files are read again when they change: by gRPC servers and by our
-own listeners (Kafka, HTTP) at the next handshake, by channels when they are replaced
-(`grpc_endpoints.InternalChannels`). Connections that are open keep the certificate they have.
+A renewed certificate needs no restart. gRPC servers and the Kafka and HTTP listeners reload changed files at the next
+handshake. gRPC channels are replaced when the files have changed (`grpc_endpoints.InternalChannels`). Open connections
+keep their certificate.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from odradek_runtime.logs import event_log
 
 
 class TlsRefused(RuntimeError):
-    """The TLS settings do not work; the message names the file and the remedy."""
+    """The TLS settings cannot be used. The message names the setting, the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files of a process. `ca` signs the peers' certificates."""
+    """The PEM files of a process. `ca` has the certificates of the authorities that sign the peers' certificates."""
 
     certificate: Path
     key: Path
@@ -39,8 +39,8 @@ class TlsFiles:
 
     @staticmethod
     def from_paths(certificate: str, key: str, ca: str) -> TlsFiles | None:
-        """Return the TLS files, or None if no path is set. Raises TlsRefused if some are missing or
-        cannot be used.
+        """Return the TLS files, or None if all paths are empty. Raises TlsRefused if only some paths are empty or a
+        file cannot be used.
         """
         named = {
             "ssl.certificate.location": certificate,
@@ -52,13 +52,16 @@ class TlsFiles:
             return None
         if missing:
             raise TlsRefused(
-                f"TLS needs a certificate, a key and a CA: set {', '.join(missing)}, too"
+                f"TLS needs a certificate, a key and a CA: set {' and '.join(missing)}, too"
             )
         refuse_unusable_files(certificate=certificate, key=key, ca=ca)
         return TlsFiles(certificate=Path(certificate), key=Path(key), ca=Path(ca))
 
     def server_credentials(self, *, require_client: bool) -> grpc.ServerCredentials:
-        """Return credentials for a server; with `require_client` peers must show a certificate of the CA (mTLS)."""
+        """Return credentials for a gRPC server, which reload changed files at the next handshake.
+
+        With `require_client`, peers must show a certificate that the CA signed (mTLS).
+        """
         stamp = self.stamp()
 
         def current() -> grpc.ServerCertificateConfiguration | None:
@@ -66,18 +69,20 @@ class TlsFiles:
             if (now := self.stamp()) == stamp:
                 return None
             configuration = self._server_configuration()
-            # The stamp is set only after the files were read, so that a failed read is repeated at the next handshake.
+            # If reading the files fails, the stamp stays the old one, so the next handshake reads them again.
             stamp = now
             return configuration
 
         return grpc.dynamic_ssl_server_credentials(
             self._server_configuration(),
-            current,  # type: ignore[arg-type]  # None means "as before"; the stubs lack it
+            current,  # type: ignore[arg-type]  # None means no change; the stubs do not allow it
             require_client_authentication=require_client,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return credentials for a channel to a peer of the same CA, with our own certificate."""
+        """Return credentials for a gRPC channel that shows this process's certificate and accepts peers whose
+        certificate the CA signed.
+        """
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca.read_bytes(),
             private_key=self.key.read_bytes(),
@@ -96,10 +101,10 @@ class TlsFiles:
 
 
 def refuse_unusable_files(*, certificate: str, key: str, ca: str, prefix: str = "ssl.") -> None:
-    """Raise TlsRefused for PEM files that cannot be used, with the names of their settings, which begin with `prefix`.
-    Empty paths are left out.
+    """Raise TlsRefused if one of these PEM files cannot be used. Empty paths are ignored.
 
-    Later the errors would be worse: gRPC only says that it cannot open its port.
+    The error names the file's setting, which begins with `prefix`. Without this check, gRPC would only report later
+    that it cannot open its port.
     """
     paths = {"certificate": certificate, "key": key, "ca": ca}
     named = {name: f"{prefix}{name}.location={path}" for name, path in paths.items() if path}
@@ -113,7 +118,7 @@ def refuse_unusable_files(*, certificate: str, key: str, ca: str, prefix: str = 
     context.set_ciphers("DEFAULT@SECLEVEL=0")  # each listener decides which keys are too short
     if certificate and key:
         try:
-            # Without a password here, OpenSSL would prompt for that of an encrypted key.
+            # Without the argument `password`, OpenSSL would prompt for the password of an encrypted key.
             context.load_cert_chain(certificate, key, password="")
         except ssl.SSLError as error:
             raise TlsRefused(
@@ -125,7 +130,7 @@ def refuse_unusable_files(*, certificate: str, key: str, ca: str, prefix: str = 
             context.load_verify_locations(ca)
         except ssl.SSLError as error:
             raise TlsRefused(
-                f"{named['ca']} cannot be used ({_reason(error)}): it must have PEM certificates"
+                f"{named['ca']} cannot be used ({_reason(error)}): the file must contain PEM certificates"
             ) from None
 
 
@@ -134,7 +139,8 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
-    """Return ("broker" or "controller", id) according to the peer's certificate; None if there is none.
+    """Return ("broker" or "controller", id) from the peer's certificate. Return None if the peer showed no certificate
+    or the certificate names no such process.
 
     `auth_context` is the method of a gRPC servicer context.
     """
@@ -143,7 +149,7 @@ def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
         text = san.decode(errors="replace")
         if text.startswith("odradek://"):
             role, _, node = text.removeprefix("odradek://").partition("/")
-        else:  # a DNS name, such as `odradek tls issue broker-3` writes
+        else:  # a DNS name such as broker-3, as `odradek tls issue broker-3` writes
             role, _, node = text.partition("-")
         if role in ("broker", "controller") and node.isascii() and node.isdigit():
             return role, int(node)
@@ -155,7 +161,8 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 @lru_cache(maxsize=1024)
 def principal_of_certificate(certificate: bytes | None) -> str:
-    """Return the principal of a PEM or DER certificate, like `User:CN=alice,O=Acme`; ANONYMOUS without one.
+    """Return the principal of a PEM or DER certificate, such as `User:CN=alice,O=Acme`. Return ANONYMOUS if there is no
+    certificate or its subject is empty.
 
     Raises:
         ValueError: the bytes are not a certificate.
@@ -171,7 +178,7 @@ def principal_of_certificate(certificate: bytes | None) -> str:
 
 
 CLIENT_AUTH: Final = ("none", "requested", "required")
-"""The values of `ssl.client.auth`. With `requested`, a client may have no certificate, but not an invalid one."""
+"""The values of `ssl.client.auth`. With `requested`, a client needs no certificate, but an invalid one is refused."""
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
@@ -181,8 +188,9 @@ _log = event_log(__name__)
 
 
 def server_context(files: TlsFiles, *, client_auth: str) -> ssl.SSLContext:
-    """Return a TLS context for servers. `client_auth` is one of CLIENT_AUTH; only certificates that the CA has signed
-    are valid.
+    """Return a TLS context for servers that reloads changed files at the next handshake.
+
+    `client_auth` is one of CLIENT_AUTH. A client's certificate is valid only if the CA signed it.
     """
     current = _load(files, client_auth)
     current.sni_callback = _renewal(files, client_auth, current)
@@ -195,13 +203,15 @@ def _renewal(
     loaded, stamp = first, files.stamp()
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Use a renewed certificate. OpenSSL calls this in each handshake, even if the client names no host."""
+        """Use a renewed certificate for this handshake. OpenSSL calls this function in each handshake, even if the
+        client sends no host name (SNI).
+        """
         nonlocal loaded, stamp
         try:
             if (now := files.stamp()) != stamp:
                 loaded, stamp = _load(files, client_auth), now
                 _log.info("Reloaded a renewed certificate", certificate=str(files.certificate))
-        # The files are half written, so the previous certificate stays in use.
+        # The files may be half written, so the previous certificate stays in use.
         except (OSError, ssl.SSLError) as error:
             _log.warning(
                 "Failed to reload a renewed certificate; the previous one stays in use",
@@ -224,25 +234,24 @@ def _load(files: TlsFiles, client_auth: str) -> ssl.SSLContext:
 
 
 class CertificateExpiry:
-    """Metrics of when the certificates of a process expire. Renewed files are read at the next scrape."""
+    """Metrics that show when the certificates of a process expire. A renewed file is read at the next scrape."""
 
     def __init__(self, prefix: str, paths: Mapping[str, str | Path]) -> None:
-        """`paths` maps settings to files; empty paths are left out. `prefix` is the beginning of the
-        metric's name.
-        """
+        """`paths` maps setting names to files; empty paths are ignored. The metric's name begins with `prefix`."""
         self._prefix = prefix
         self._paths = {setting: Path(path) for setting, path in paths.items() if str(path)}
         self._known: dict[str, tuple[int, float]] = {}
 
     def families(self) -> Iterator[Any]:
-        """Yield one family of gauges with a sample for each setting: the earliest expiry of its certificates, in Unix
-        time. A file that cannot be read, or holds no certificate, is shown as 0, like one that expired long ago.
+        """Yield one gauge family with a sample for each setting: the earliest expiry of the certificates in its file,
+        in seconds of Unix time. The sample is 0, as if expired long ago, if the file cannot be read or has no
+        certificate.
         """
         from prometheus_client.core import GaugeMetricFamily
 
         family = GaugeMetricFamily(
             self._prefix + "certificate_expiry_timestamp_seconds",
-            "End of the certificate that a setting names; the first end if its file has several.",
+            "Unix time when the certificate in this setting's file expires; the earliest time if the file has several.",
             labels=["setting"],
         )
         for setting, path in self._paths.items():
@@ -261,7 +270,7 @@ class CertificateExpiry:
 
 
 def first_end_s(pem: bytes) -> float:
-    """Return the earliest expiry of the certificates, in Unix time. Raises ValueError if there is none."""
+    """Return the earliest expiry of PEM certificates, in seconds of Unix time. Raises ValueError if there is none."""
     from cryptography import x509  # imported only where certificates are used
 
     return min(c.not_valid_after_utc.timestamp() for c in x509.load_pem_x509_certificates(pem))

@@ -1,10 +1,12 @@
-"""A TLS listener that logs why a handshake failed. The Kafka and HTTP listeners accept their connections with it.
+"""A TLS server that logs why a handshake failed. The Kafka and HTTP listeners accept TLS connections with it.
 
-An event loop's own server ends a failed handshake in silence. An operator who has just turned TLS on needs to know
-which client failed, and why: an untrusted certificate, none at all, an old version of TLS, or no TLS at all. So the
-listener looks at the first bytes of each connection before the handshake. A client that speaks another protocol gets a
-reason that it can show, if its protocol has a place for one (`listeners.farewell`). Every failure is logged, at a
-limited rate for each address. The number of handshakes in progress is limited, in all and for each address.
+asyncio's own server closes the connection after a failed handshake without a log line. An operator who has just turned
+TLS on needs to know which client failed, and why: an untrusted certificate, no certificate, an old version of TLS, or
+no TLS at all. So this server looks at the first bytes of each connection before the handshake. A client that uses
+another protocol gets an error text that it can show, if its protocol can transmit one (`listeners.farewell`).
+
+Failures are logged at a limited rate for each address. The number of handshakes in progress is limited for each
+address and in total.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class TlsServer:
         refusals: RefusalLines,
         handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
-        """`advice_for` returns the text for a client of another protocol, which says what this listener expects.
-        Failures are logged to `log`.
+        """`advice_for` takes the protocol of a client that does not use TLS, and returns the text for this client,
+        which says what the listener expects. `refusals` limits the rate at which failures are written to `log`.
         """
         self._listening = listening
         self._context = context
@@ -67,17 +69,17 @@ class TlsServer:
         return (self._listening,)
 
     def close(self) -> None:
-        """Accept no more connections, and end handshakes in progress."""
+        """Accept no more connections, and cancel the handshakes in progress."""
         if self._listening.fileno() >= 0:
-            # The reader is removed before the descriptor is closed, because another file may have the descriptor's
-            # number by the time the task has ended.
+            # The reader is removed before the descriptor is closed. The accepting task would remove it only later,
+            # when another file may already have the number of the descriptor.
             asyncio.get_running_loop().remove_reader(self._listening)
         for task in self._tasks:
             task.cancel()
         self._listening.close()
 
     async def wait_closed(self) -> None:
-        """Wait until `close` has ended all handshakes."""
+        """Wait, after `close`, until all handshakes have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
@@ -104,7 +106,7 @@ class TlsServer:
             self._keep(opening)
 
     async def _open(self, client: socket.socket, host: str) -> None:
-        """Perform the handshake with one client. After that, the socket belongs to its protocol object."""
+        """Perform the handshake with one client. After that, the connection's protocol object owns the socket."""
         owner = owner_of("", host)
         reason = self._shares.refusal(owner, 1, "TLS handshakes")
         if reason is None and is_scarce(client.fileno()):
@@ -125,16 +127,20 @@ class TlsServer:
             reason = _words(error)
         except OSError as error:
             detail = f" ({error.strerror})" if error.strerror else ""
-            reason = f"the client left during the handshake{detail}: it may not trust this listener"
+            reason = (
+                f"the client disconnected during the handshake{detail}; perhaps it does not trust"
+                " this listener's certificate"
+            )
         finally:
             self._shares.give_back(owner, 1)
         if reason:
             self._report(host, reason)
 
     async def _refusal(self, client: socket.socket) -> str | None:
-        """Return None for a client that speaks TLS.
+        """Return None if the client begins a TLS handshake.
 
-        Otherwise close its connection and return the reason, which is "" if the client has disconnected.
+        Otherwise close the connection and return the reason, which is "" if the client disconnected without sending
+        anything.
         """
         client.setblocking(False)
         is_tls = False
@@ -150,7 +156,7 @@ class TlsServer:
             advice = self._advice_for(protocol)
             with contextlib.suppress(OSError):
                 client.send(farewell(protocol, advice))
-                # A socket that is closed with unread bytes resets the connection, and the client loses the text.
+                # Closing a socket that has unread bytes resets the connection, and the client would lose the text.
                 client.recv(65_536)
             return f"a {protocol} client without TLS: {advice}"
         finally:
@@ -158,15 +164,17 @@ class TlsServer:
                 client.close()
 
     async def _shake_hands(self, client: socket.socket, began_s: float) -> None:
-        """Open the connection. Raises OSError if the handshake fails."""
+        """Perform the TLS handshake and connect the socket to a new protocol object. Raises OSError if the handshake
+        fails.
+        """
         loop = asyncio.get_running_loop()
-        left_s = max(self._handshake_s_max - (loop.time() - began_s), 0.1)
+        timeout_s = max(self._handshake_s_max - (loop.time() - began_s), 0.1)
         try:
             await loop.connect_accepted_socket(
-                self._new_protocol, client, ssl=self._context, ssl_handshake_timeout=left_s
+                self._new_protocol, client, ssl=self._context, ssl_handshake_timeout=timeout_s
             )
         except BaseException:
-            # The event loop no longer uses the socket; uvloop leaves the closing to the garbage collector.
+            # The event loop no longer uses the socket, but uvloop would close it only when it is garbage collected.
             client.close()
             raise
 
@@ -186,7 +194,7 @@ def _close_if_cancelled(client: socket.socket, opening: asyncio.Task[None]) -> N
 
 
 async def _peek(client: socket.socket) -> bytes:
-    """Wait for the first bytes and return them, without removing them from the socket; b"" if the client
+    """Wait for the first bytes and return them without removing them from the socket. Return b"" if the client
     disconnects.
     """
     loop = asyncio.get_running_loop()
@@ -208,9 +216,7 @@ async def _peek(client: socket.socket) -> bytes:
 
 
 def _words(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason as a readable text, because codes such as "CERTIFICATE_VERIFY_FAILED"
-    explain little.
-    """
+    """Return the reason of OpenSSL's error as a readable text instead of a code like "CERTIFICATE_VERIFY_FAILED"."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     reason = error.reason or str(error)
@@ -222,9 +228,9 @@ _REASONS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust this listener's certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept this listener's certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this listener's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this listener's certificate has expired",
-    "UNSUPPORTED_PROTOCOL": "the client offers no version of TLS from 1.2 on",
-    "NO_SHARED_CIPHER": "the client offers no cipher that this listener has",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client reports that this listener's certificate has expired",
+    "UNSUPPORTED_PROTOCOL": "the client supports only versions of TLS before 1.2",
+    "NO_SHARED_CIPHER": "the client and this listener support no common cipher",
     "WRONG_VERSION_NUMBER": "the client does not speak TLS",
     "HTTP_REQUEST": "the client speaks HTTP without TLS",
 }

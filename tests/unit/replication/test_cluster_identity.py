@@ -36,7 +36,7 @@ OURS, OTHER = MetadataIncarnationId(b"a" * 16), MetadataIncarnationId(b"b" * 16)
         pytest.param(
             ClusterIdentity("c", controller_ids=[1, 2, 9]),
             OURS,
-            "names the controllers 1, 2, 9, the voters of this one are 1, 2, 3",
+            "names the controllers 1, 2, 9, but this controller's voters are 1, 2, 3",
             id="other voters",
         ),
     ],

@@ -53,7 +53,7 @@ async def test_a_signal_to_a_process_that_stops_for_another_reason_leaves_it_its
         assert process.stdout is not None
         process.stdin.close()
         assert await process.wait() == 0
-        assert await process.stdout.read() == b"the parent is gone\n"
+        assert await process.stdout.read() == b"the parent process exited\n"
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:

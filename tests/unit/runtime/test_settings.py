@@ -148,7 +148,7 @@ def test_help_tells_of_a_setting_all_that_is_known_of_it() -> None:
     assert "T_" in told
     assert "  flush.ms=5\n      The wait. 1..10 ms.\n" in told
     assert (
-        "  node.id=...\n      The id. This setting must be given. At least 0. Also broker.id.\n"
+        "  node.id=...\n      The id. This setting must be given. At least 0. Other names: broker.id.\n"
         in told
     )
     assert "  is.on=false\n" in told

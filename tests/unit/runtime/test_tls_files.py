@@ -35,7 +35,7 @@ def test_files_that_belong_together_are_used(issued: dict[str, str]) -> None:
         (("certificate",), r"ssl\.certificate\.location=.* and ssl\.key\.location=.* its PEM key"),
         (("key",), r"ssl\.certificate\.location=.* and ssl\.key\.location=.* its PEM key"),
         (("certificate", "key"), r"ssl\.certificate\.location=.* and ssl\.key\.location="),
-        (("ca",), r"^ssl\.ca\.location=.* must have PEM certificates"),
+        (("ca",), r"^ssl\.ca\.location=.* must contain PEM certificates"),
     ],
     ids=" and ".join,
 )

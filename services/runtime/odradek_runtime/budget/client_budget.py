@@ -1,9 +1,9 @@
-"""Limits for each client of a process: its shares of resources, its turns on the event loop, failed logins and log
-lines.
+"""Limits for each client of a process: its shares of resources, its turns on the event loop, its failed logins and
+its audit log lines.
 
-One `ClientBudget` belongs to a process and covers everything that clients reach there (Kafka's
-listeners, gRPC, HTTP), so a client gets no second share by speaking a second protocol.
-It is always on. Its bounds are far above what clients need and far below what a process has.
+Each process has one `ClientBudget`, which all its listeners use (Kafka, gRPC and HTTP). So a client gets no second
+share by using a second protocol. The limits cannot be turned off. They are far above the needs of a normal client, and
+far below the resources of a process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _Line = deque[tuple["asyncio.Future[None]", int]]
 
 
 class ShareLines:
-    """A pool of a resource. Callers wait if it has no room. It is used only on the event loop.
+    """A pool of one resource whose callers wait while too little of the resource is free.
 
-    The callers of each owner wait in a line of their own. The lines are served in turn, so an owner whose share is used
-    up does not delay others.
+    Each owner (`shares.owner_of`) has a queue of waiting callers. The queues are served in turn, so an owner whose
+    share is used up does not delay other owners. Use the pool only on the event loop.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -35,14 +35,15 @@ class ShareLines:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting callers."""
+        """The number of callers that wait for their amount."""
         return sum(map(len, self._lines.values()))
 
     @asynccontextmanager
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
-        """Hold an amount within a `with` block. If there is no room, wait first.
+        """Reserve an amount of the resource while the `with` block runs. Wait first until the amount is free.
 
-        An amount above an owner's share counts as the whole share, because the caller would otherwise wait for ever.
+        An amount above the owner's whole share is reduced to that share, because the caller would otherwise wait
+        for ever.
         """
         amount = min(amount, self.shares.owner_max)
         if owner in self._lines or not self.shares.has_room(owner, amount):
@@ -79,7 +80,7 @@ class ShareLines:
                 line.popleft()
             if not line:
                 del self._lines[owner]
-            # An owner that still waits goes to the end of the order, so the next grant begins with another owner.
+            # An owner with waiting callers goes to the end of the order, so the next grant begins with another owner.
             else:
                 self._lines[owner] = self._lines.pop(owner)
 
@@ -87,9 +88,13 @@ class ShareLines:
 __all__ = ["ITEMS_MAX", "LONG_REQUEST_BYTES_MIN", "ClientBudget", "decoded_bytes"]
 
 LONG_REQUEST_BYTES_MIN: Final = 4096
-"""Requests of at least this size are decoded, handled and encoded in turns with other work (`loop_turns`)."""
+"""Requests of at least this size are decoded, handled and encoded in slices, between which other work runs
+(`loop_turns`).
+"""
 DECODED_FACTOR: Final = 50
-"""How many bytes in memory one byte of a request may take after decoding, if the request has many small items."""
+"""The most bytes of memory that one byte of a request takes after decoding. Requests with many small items come near
+it.
+"""
 _ITEM_BYTES: Final = 500
 
 
@@ -99,7 +104,7 @@ def decoded_bytes(request_bytes: int) -> int:
 
 
 class ClientBudget:
-    """The limits that all listeners of one process share. It is used only on the event loop."""
+    """The limits that all listeners of one process share. Use this object only on the event loop."""
 
     def __init__(
         self,
@@ -109,8 +114,10 @@ class ClientBudget:
         proofs_max: int = 16,
         proofs_owner_max: int = 4,
     ) -> None:
-        """`decoded_*` limit the long requests in progress by their `decoded_bytes`; `proofs_*` limit password checks,
-        for which the owner is an address.
+        """Set the limits: `*_max` is for all clients together, `*_owner_max` for one owner.
+
+        `decoded_*` limit the memory of long requests in progress (`decoded_bytes`). `proofs_*` limit the number of
+        password checks in progress; their owner is an address, because the client has no principal yet.
         """
         self.turns = LoopTurns()
         self.decoded = ShareLines(

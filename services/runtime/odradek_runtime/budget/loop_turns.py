@@ -1,11 +1,13 @@
 """Divides long work on the event loop into short pieces that run in fair turns.
 
-Work whose size a client chooses (decoding, answering or encoding thousands of items) never runs in one piece. It asks
-its `Pace` after each item; when it has used the loop for `SLICE_S`, the pace makes it wait for its next turn. One
-piece of all long work runs at a time, and `ITERATIONS_BETWEEN` iterations of the loop lie between two pieces: a short
-request takes several iterations (its bytes arrive, a thread writes them, the response leaves), and waits for about
-one slice in all of them together, however many clients send long requests. `turn_order` decides which piece is next.
-Work is not slowed down while no other waits: this is an order, not a rate.
+Work whose size a client chooses, such as decoding or encoding thousands of items, never runs in one piece. The code
+that does such work checks its `Pace` after each item. Once the work has used the event loop for `SLICE_S`, it waits
+for its next turn. `turn_order` decides whose piece runs next.
+
+Between two pieces, of whichever clients, the event loop makes `ITERATIONS_BETWEEN` iterations. A short request takes
+several iterations: its bytes arrive, a thread writes them, the response is sent. So a short request is delayed by
+about one slice in all, however many clients send long requests. Turns only order the work and do not limit its rate:
+long work that runs alone hardly takes longer.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ PIECE_S_MAX: Final = 0.1
 
 
 class LoopTurns:
-    """Runs pieces of long work in turn, with ITERATIONS_BETWEEN iterations of the event loop between two pieces. It is
-    used only on the event loop.
+    """Runs pieces of long work in turn, with ITERATIONS_BETWEEN iterations of the event loop between two pieces.
+
+    Use this object only on the event loop.
     """
 
     def __init__(self) -> None:
@@ -34,11 +37,11 @@ class LoopTurns:
         self._iterations_left = 0
 
     def pace(self, owner: str) -> Pace:
-        """Return the pace for a long piece of work that its owner has begun."""
+        """Return a new `Pace` for a long request that this owner (`shares.owner_of`) has begun."""
         return Pace(self, owner)
 
     async def turn(self, owner: str) -> None:
-        """Wait for the owner's turn."""
+        """Wait until the owner may run its next piece of work."""
         loop = asyncio.get_running_loop()
         mine: asyncio.Future[None] = loop.create_future()
         self._order.wait(owner, mine)
@@ -48,12 +51,12 @@ class LoopTurns:
         await mine
 
     def spent(self, owner: str, seconds: float) -> None:
-        """Count the time for which the owner's work kept the event loop busy."""
+        """Charge the owner for the time in which its work kept the event loop busy."""
         self._order.spent(owner, min(seconds, PIECE_S_MAX))
 
     def _give(self) -> None:
         if self._iterations_left > 0:
-            # Waiting for iterations is cheap: one without other work takes a few microseconds.
+            # These iterations are cheap: an iteration without other work takes a few microseconds.
             self._iterations_left -= 1
             asyncio.get_running_loop().call_soon(self._give)
             return
@@ -79,17 +82,17 @@ class Pace:
 
     @property
     def is_due(self) -> bool:
-        """Whether the slice is used up, so that `turn` must be awaited."""
+        """Whether the current slice is used up. If so, the caller must await `turn`."""
         return perf_counter() - self._since >= SLICE_S
 
     async def turn(self) -> None:
-        """Let other work run, and return when the next slice begins."""
+        """End the current slice, let other work run, and return when the next slice begins."""
         self._turns.spent(self._owner, perf_counter() - self._since)
         await self._turns.turn(self._owner)
         self._since = perf_counter()
 
     async def run(self, steps: Generator[None, None, T]) -> T:
-        """Run the steps, with turns for other work when they are due. Returns the generator's result."""
+        """Run a generator to its end and return its result. Let other work run whenever a slice is used up."""
         while True:
             try:
                 next(steps)
@@ -100,7 +103,7 @@ class Pace:
                 await self.turn()
 
     async def items(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Yield the items, with turns for other work when they are due."""
+        """Yield the items. Let other work run between two items whenever a slice is used up."""
         for item in items:
             yield item
             if perf_counter() - self._since >= SLICE_S:

@@ -1,13 +1,13 @@
-"""Bounds on refused requests: failed logins are delayed, and the number of audit log lines is limited.
+"""Limits on refused requests: failed logins are delayed, and the number of audit log lines is limited.
 
-The response to a failed login is delayed, longer the more often its address failed lately. The first failures
-wait as long as Kafka's (`connection.failed.authentication.delay.ms`, 100 ms), so a typing error costs
-nothing noticeable. An address is never locked out: a correct password gets in at once, however often
-others behind the same address failed.
+The response to a failed login is delayed. The delay grows with the number of recent failures from the same address.
+The first failures are delayed as in Kafka (`connection.failed.authentication.delay.ms`, 100 ms), so a user who
+mistypes a password hardly notices. An address is never locked out: a correct password is accepted at once, however
+often other clients behind the same address failed.
 
-Refusals are written to the audit log at a bounded rate by owner. A client that is refused a thousand
-times within a moment cannot fill the disk, and cannot hide one refusal behind a thousand others: the
-next line that is written says how many were left out.
+Refusals are written to the audit log at a limited rate for each owner (`shares.owner_of`). So a client that causes a
+thousand refusals at once cannot fill the disk. It cannot conceal one refusal among the others either, because the next
+line that is written says how many refusals were left out.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ ADDRESSES_MAX: Final = 10_000
 
 
 class FailedLogins:
-    """Failed logins by address; an address is forgotten after a minute without a failure."""
+    """Counts failed logins for each address. The count starts again after a minute without a failure."""
 
     def __init__(self) -> None:
         self._failures: dict[str, tuple[int, float]] = {}
 
     def failed(self, address: str, now_s: float) -> int:
-        """Count a failure and return the delay of its response in ms, which doubles from the sixth failure on."""
+        """Count a failed login and return the delay of its response in ms.
+
+        The delay doubles with each failure from the sixth on, up to `DELAY_MS_MAX`.
+        """
         count, at_s = self._failures.pop(address, (0, now_s))
         if now_s - at_s > FORGOTTEN_AFTER_S:
             count = 0
@@ -49,7 +52,7 @@ OWNERS_MAX: Final = 4096
 
 
 def shortened(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return the text, shortened to a length that is allowed in a log line or key. A shortened text ends with its
+    """Return the text, cut to a length that is allowed in a log line or a dict key. A text that was cut ends with its
     original length.
     """
     if len(text) <= characters_max:
@@ -64,24 +67,26 @@ class _Lines:
         self.at_s = now_s
         self.tokens: float = LINES_BURST
         self.unwritten = 0
-        self.entries: dict[int, float] = {}  # the time of each refusal that was logged, by its hash
+        self.entries: dict[
+            int, float
+        ] = {}  # hash of a logged refusal -> the time when it was logged
 
 
 class RefusalLines:
     """Decides which refusals are written to the audit log, separately for each owner (`shares.owner_of`).
 
-    It keeps hashes of refusals, so the memory for an owner does not depend on the owner's requests. It keeps at most
-    `LINES_BURST` hashes for each of at most `OWNERS_MAX` owners.
+    Memory is limited, because only hashes of refusals are stored: at most `LINES_BURST` hashes for each of at most
+    `OWNERS_MAX` owners.
     """
 
     def __init__(self) -> None:
         self._owners: dict[str, _Lines] = {}
 
     def admit(self, owner: str, entry: Hashable, now_s: float) -> int | None:
-        """Decide about one refusal. If it must be written, return how many earlier refusals were left out; else
-        return None.
+        """Decide whether the caller must log one refusal.
 
-        A refusal that repeats within a minute is not written, and is not counted among those left out.
+        If so, return the number of earlier refusals that were left out of the log. Otherwise return None. A refusal
+        that repeats a logged one within a minute is not logged, and does not count as left out.
         """
         owner = shortened(owner)
         lines = self._owners.get(owner)
@@ -107,10 +112,10 @@ class RefusalLines:
         return unwritten
 
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
-        """Return the owners whose refusals were left out of the log, each with the number of them, and set the numbers
-        to 0.
+        """Return each owner whose refusals were left out of the log, with their number, and reset that number to 0.
 
-        An owner is returned only when its rate allows another line, so that during a flood only the number grows.
+        An owner is returned only when its rate limit allows `LINES_PER_S` more lines. So while a client keeps causing
+        refusals at a high rate, the number grows and no line is written.
         """
         due = [
             (owner, lines.unwritten)

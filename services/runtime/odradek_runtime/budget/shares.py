@@ -1,12 +1,12 @@
 """Shares of resources that all clients use together: bytes in memory, connections, password checks.
 
-What a client uses is charged to its *owner*: its principal once that is known, its address before that and
-without authentication. Many clients behind one address (NAT, a gateway) with principals of their own
-therefore have shares of their own, and one principal has one share however many addresses it uses.
+The resources that a client uses are charged to its *owner*. The owner is the client's principal; before a login, or
+without authentication, it is the client's address. So many clients behind one address (NAT, a gateway) have separate
+shares if they have separate principals. One principal has one share, however many addresses it uses.
 
-A `Shares` is a pool of one resource. An owner may hold up to `owner_max` of it, all owners together up
-to `total_max`. The code that uses the pool decides what an amount means, and what happens to a client that gets none:
-it waits, is refused, or is disconnected.
+A `Shares` is a pool of one resource. An owner may use up to `owner_max` of the resource, all owners together up to
+`total_max`. The caller decides what a unit of the resource is, and whether a client for which too little is free
+waits, is refused, or is disconnected.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NO_PRINCIPAL: Final = frozenset({"", ANONYMOUS})
 
 
 def owner_of(principal: str, address: str) -> str:
-    """Return the owner of a client: its principal, or its address (`host 10.0.0.1`) without one."""
+    """Return the owner of a client: its principal, or `host 10.0.0.1` for a client without a principal."""
     return f"host {address}" if principal in _NO_PRINCIPAL else principal
 
 
 class Shares:
-    """One pool of a resource, with the amount that each owner holds. Owners that hold nothing are forgotten."""
+    """A pool of one resource, with the amount that each owner uses. An owner that uses nothing takes no memory."""
 
     __slots__ = ("_held", "owner_max", "total", "total_max")
 
@@ -36,19 +36,19 @@ class Shares:
         self._held: dict[str, int] = {}
 
     def of(self, owner: str) -> int:
-        """Return the amount that an owner holds."""
+        """Return the amount that an owner uses now."""
         return self._held.get(owner, 0)
 
     @property
     def owners(self) -> int:
-        """The number of owners that hold something."""
+        """The number of owners that use some of the resource now."""
         return len(self._held)
 
     def has_room(self, owner: str, amount: int) -> bool:
-        """Whether the owner may take this amount in addition.
+        """Whether the owner may take this amount in addition to what it already uses.
 
-        An owner that holds nothing may take more than `owner_max` at once while the pool has room
-        for it, so that a single large request is not refused for ever.
+        An owner that uses nothing may take more than `owner_max` at once if the pool has that much free. Otherwise
+        a single large request would be refused for ever.
         """
         held = self._held.get(owner, 0)
         if self.total + amount > self.total_max:
@@ -56,7 +56,10 @@ class Shares:
         return held + amount <= self.owner_max or not held
 
     def refusal(self, owner: str, amount: int, what: str) -> str | None:
-        """Return, as a text for errors, why the owner may not take this amount in addition; None if it may."""
+        """Return an error text if the owner may not take this amount in addition, otherwise None.
+
+        `what` is the name of the resource in the text, in plural, such as "connections".
+        """
         if self.has_room(owner, amount):
             return None
         held = self.of(owner)
@@ -65,20 +68,20 @@ class Shares:
         return f"{self.total} of {self.total_max} {what} are taken by all clients: try again later"
 
     def take(self, owner: str, amount: int) -> None:
-        """Count an amount. Callers that must respect the bounds call `has_room` before."""
+        """Charge an amount to the owner. The limits are not checked: the caller calls `has_room` before."""
         assert amount >= 0, amount
         if amount:
             self._held[owner] = self._held.get(owner, 0) + amount
             self.total += amount
 
     def give_back(self, owner: str, amount: int) -> None:
-        """Free an amount that was taken."""
+        """Return to the pool an amount that the owner took."""
         if not amount:
             return
-        rest = self._held.get(owner, 0) - amount
-        assert rest >= 0, (owner, rest, amount)
+        remaining = self._held.get(owner, 0) - amount
+        assert remaining >= 0, (owner, remaining, amount)
         self.total -= amount
-        if rest:
-            self._held[owner] = rest
+        if remaining:
+            self._held[owner] = remaining
         else:
             del self._held[owner]

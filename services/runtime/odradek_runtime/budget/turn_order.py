@@ -1,7 +1,7 @@
 """The order of pieces of long work: start-time fair queueing, without I/O.
 
-The next piece belongs to the owner (`shares.owner_of`) whose work took the least loop time, so an
-owner with a hundred connections gets as much as one with a single connection.
+The next piece belongs to the owner (`shares.owner_of`) whose work has used the least time on the event loop. So an
+owner with a hundred connections gets no more time than an owner with one connection.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 SLICE_S: Final = 0.003
-"""The length of a piece of long work on the loop."""
+"""The time for which one piece of long work may use the event loop before it waits for its next turn."""
 
 
 class TurnOrder(Generic[T]):
-    """The waiting pieces of all owners. Pieces of one owner run in the order in which they came.
+    """The waiting pieces of all owners, each represented by a ticket. Pieces of one owner run in order of arrival.
 
-    `_used` is each waiting owner's loop time, on a clock that advances with the owner that is
-    served: an owner that comes back starts at that clock, so idle time is not saved up.
+    `_used` has the time in seconds that each owner has used. `_clock` is that time of the owner that ran last. An
+    owner that was idle continues at `_clock` if its own time is lower, so an owner cannot save up time by being idle.
     """
 
     __slots__ = ("_clock", "_heap", "_used", "_waiting")
@@ -35,11 +35,11 @@ class TurnOrder(Generic[T]):
 
     @property
     def owners(self) -> int:
-        """The number of owners whose loop time is remembered."""
+        """The number of owners whose used time is stored."""
         return len(self._used)
 
     def wait(self, owner: str, ticket: T) -> None:
-        """Add a piece of the owner's work to the waiting pieces."""
+        """Add a piece of the owner's work to the waiting pieces. `next` returns the ticket when the piece may run."""
         line = self._waiting.get(owner)
         if line is None:
             line = self._waiting[owner] = deque()
@@ -70,7 +70,7 @@ class TurnOrder(Generic[T]):
         return ticket
 
     def spent(self, owner: str, seconds: float) -> None:
-        """Count the time that an owner's piece took. One slice of it was already counted when the piece began."""
+        """Charge an owner for a piece that took `seconds`. `next` has already charged one slice of that time."""
         if not self._waiting:
             return
         self._used[owner] = self._used.get(owner, self._clock) + max(0.0, seconds - SLICE_S)
