@@ -1,11 +1,11 @@
-"""Compile the record codec beside its source: `python proto/compile_codec.py`.
+"""Compile the record codec `_codec.c` to a Python extension in the same folder: `python proto/compile_codec.py`.
 
-The build hook runs this for every wheel and editable install; run it by hand after editing
-`_codec.c`. It prints the path of the file that it built. The exit status is 1 if no C compiler works: the
-slower Python codec is then used, and the compiler's messages are on standard error.
+The build hook runs this script for every wheel and editable install. Run it by hand after a change of `_codec.c`. It
+prints the path of the extension. If no C compiler works, the exit status is 1, the compiler's messages are on standard
+error, and the slower Python codec will be used.
 
-`CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags, `ODRADEK_PURE_PYTHON=1` means that no C codec is
-built. An argument, if given, is the directory or file for the result.
+The environment variable `CC` names the compiler, and `ODRADEK_CODEC_FLAGS` adds flags. With `ODRADEK_PURE_PYTHON=1` no
+extension is built. An optional argument is the path of the extension to write.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FLAGS += ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer
 
 
 def compile_codec(target: Path) -> Path | None:
-    """Compile the extension and return its path, or None if no compiler works.
+    """Compile the extension to `target` and return its path, or None if no compiler works.
 
-    The file is replaced in one step: a process that has mapped the old one keeps it.
+    The file is replaced in one step, so a process that has loaded the previous extension is not disturbed.
     """
     if os.environ.get("ODRADEK_PURE_PYTHON", "") not in ("", "0") or sys.platform == "win32":
         target.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def compile_codec(target: Path) -> Path | None:
     except OSError as error:
         failed, words = True, f"{error}\n"
     sys.stderr.write(words)
-    # An extension that an older source was compiled to must not stay.
+    # An extension that was built from an older source must not stay.
     if failed:
         fresh.unlink(missing_ok=True)
         target.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""Write `odradek_protocol/kafka/messages.pyi`: the types of Kafka's messages for a type checker.
+"""Write `odradek_protocol/kafka/messages.pyi`, the type stub of Kafka's messages.
 
-The classes are made at run time from Kafka's schemas, most of which come with kafka-python, so a type checker cannot
-see their fields. One class of an API serves all its versions; a field that some version lacks has the schema's
-default there, and is declared nullable where that default is null.
+The message classes are created at run time from Kafka's schemas, most of which come with kafka-python, so a type
+checker cannot see their fields. Each API has one request class and one response class for all its versions. In a
+version that does not have a field, the field has the schema's default; if that default is null, the field's type
+includes None.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Message(Struct):
     """A request or a response."""
 
     API_KEY: ClassVar[int]
-    # Only the responses of ApiVersions 0 and SaslHandshake, which no quota delays, lack it.
+    # ApiVersions 0 and SaslHandshake have no such field, because no quota delays their responses.
     throttle_time_ms: int
     @classmethod
     def flexible_version_q(cls, version: int) -> bool: ...
@@ -58,7 +59,7 @@ def uuid_of(topic_id: bytes) -> uuid.UUID: ...
 
 
 def message_types() -> str:
-    """Return the text of the stub."""
+    """Return the text of `messages.pyi`."""
     sys.path.insert(0, str(PACKAGE_ROOT))
     from odradek_protocol.kafka.api_keys import SUPPORTED
     from odradek_protocol.kafka.messages import MESSAGES

@@ -137,7 +137,7 @@ def _unresolvable(_: EmbeddedCluster) -> str:
 
 @_row(
     "a topic name with characters that are not allowed",
-    "...'bad name': a topic's name has only ASCII letters, digits, '.', '_' and '-'",
+    "...'bad name': a topic's name may have only ASCII letters, digits, '.', '_' and '-'",
 )
 def _bad_name(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "topic", "create", "bad name")

@@ -1,1 +1,1 @@
-"""Wire formats of Odradek: everything that two processes must agree on. It does no I/O."""
+"""Wire formats of Odradek: everything on which two processes must agree. This package does no I/O."""

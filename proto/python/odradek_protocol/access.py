@@ -51,7 +51,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an ACL allows or denies; DENY takes precedence. ANY occurs only in filters."""
+    """Whether an ACL allows or denies an operation. DENY takes precedence over ALLOW. ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -99,7 +99,7 @@ OPERATIONS_OF: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 }
 
 IMPLIED_BY: Final[dict[Operation, tuple[Operation, ...]]] = {
-    # A right to any of these operations includes the right to describe the resource (Kafka's AclAuthorizer).
+    # An ACL that allows one of these operations also allows DESCRIBE, as in Kafka's AclAuthorizer.
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }

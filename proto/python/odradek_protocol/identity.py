@@ -1,7 +1,7 @@
 """The identifiers that processes exchange. Each kind of identifier has its own type, so that they cannot be confused.
 
-Offsets count records; range ends are exclusive. Epochs only rise. A `TopicId` is the 16 raw bytes
-of a random UUID (KIP-516): a topic created again under an old name has a new id.
+Offsets count records, and the ends of ranges are exclusive. Epochs only rise. A `TopicId` is the 16 raw bytes of a
+random UUID (KIP-516). A topic that is deleted and created again with the same name has a new id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final, NewType
 from msgspec import Struct
 
 TopicName = NewType("TopicName", str)
-TOPIC_NAME_BYTES_MAX: Final = 249  # the name of a partition's directory contains it, with a suffix
+TOPIC_NAME_BYTES_MAX: Final = (
+    249  # the name of a partition's directory is the topic's name with a suffix
+)
 TopicId = NewType("TopicId", bytes)
 PartitionIndex = NewType("PartitionIndex", int)
 BrokerId = NewType("BrokerId", int)
@@ -42,7 +44,7 @@ NO_PRODUCER_ID: Final = ProducerId(-1)
 
 
 class TopicIdPartition(Struct, frozen=True, gc=False):
-    """A partition by the id of its topic, as internal messages, checkpoints and caches name it."""
+    """A partition, identified by the id of its topic. Internal messages, checkpoints and caches use this form."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -52,7 +54,7 @@ class TopicIdPartition(Struct, frozen=True, gc=False):
 
 
 class TopicPartition(Struct, frozen=True, gc=False):
-    """A partition by the name of its topic, as people and older protocol versions name it."""
+    """A partition, identified by the name of its topic. Users and older protocol versions use this form."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -62,5 +64,5 @@ class TopicPartition(Struct, frozen=True, gc=False):
 
 
 def topic_id_text(topic_id: TopicId) -> str:
-    """Return the id in the usual form of a UUID."""
+    """Return the id in the usual text form of a UUID."""
     return str(uuid.UUID(bytes=bytes(topic_id)))

@@ -1,9 +1,10 @@
-"""Varints, strings, byte fields, array counts and tagged fields, as Kafka's protocol and coordinator records have them.
+"""Varints, strings, byte fields, array counts and tagged fields of Kafka's protocol and of coordinator records.
 
-Each reader takes (buffer, offset) and returns (value, next offset); each writer appends to a bytearray. Plain forms
-have an int16 or int32 length, -1 for null; compact ones ("flexible versions", KIP-482) an unsigned varint of
-length + 1, 0 for null. A varint has 7 bits a byte, the lowest first; signed ones are zigzag-encoded. Readers check
-lengths and counts against the remaining bytes before they take anything, and raise `Malformed` for what does not fit.
+Each reader takes a buffer and an offset and returns the value and the next offset. Each writer appends to a bytearray.
+In the plain form, a length is an int16 or int32, and -1 means null. In the compact form ("flexible versions", KIP-482),
+an unsigned varint has the length + 1, and 0 means null. A varint has 7 bits in each byte, the lowest bits first; signed
+varints are zigzag-encoded. Readers compare lengths and counts with the number of remaining bytes before they allocate
+memory, and raise `Malformed` if the bytes cannot be read.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ ByteBuffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Malformed(ValueError):
-    """The bytes do not have the expected form: there are too few, or a value is too long or out of range."""
+    """The bytes are not a valid encoding: bytes are missing, or a value is too long or out of range."""
 
 
 def read_uvarint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
-    """Read an unsigned 32-bit number."""
+    """Read an unsigned varint of up to 32 bits."""
     # Nearly all lengths, counts and tags take one byte, and most others take two.
     size = len(buffer) - offset
     if size > 0:
@@ -32,19 +33,19 @@ def read_uvarint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
 
 
 def read_varint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
-    """Read a signed 32-bit number."""
+    """Read a signed varint of up to 32 bits."""
     raw, offset = _read(buffer, offset, 32)
     return (raw >> 1) ^ -(raw & 1), offset
 
 
 def read_varlong(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
-    """Read a signed 64-bit number."""
+    """Read a signed varint of up to 64 bits."""
     raw, offset = _read(buffer, offset, 64)
     return (raw >> 1) ^ -(raw & 1), offset
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """Append an unsigned number of any width. Raises ValueError for a negative one."""
+    """Append an unsigned varint of any size. Raises ValueError for a negative number."""
     if value < 0:
         raise ValueError(f"{value} is negative")
     while value > 0x7F:
@@ -54,17 +55,17 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Append a signed number of up to 64 bits. A varint and a varlong differ only in their range."""
+    """Append a signed varint of up to 64 bits. Kafka's varint and varlong differ only in their range."""
     write_uvarint(out, value << 1 if value >= 0 else (~value << 1) | 1)
 
 
 def uvarint_size_bytes(value: int) -> int:
-    """Return how many bytes `write_uvarint` appends."""
+    """Return the number of bytes that `write_uvarint` appends for this value."""
     return max(1, (value.bit_length() + 6) // 7)
 
 
 def varint_size_bytes(value: int) -> int:
-    """Return how many bytes `write_varint` appends."""
+    """Return the number of bytes that `write_varint` appends for this value."""
     return uvarint_size_bytes(value << 1 if value >= 0 else (~value << 1) | 1)
 
 
@@ -91,30 +92,33 @@ _INT16_MAX: Final = (1 << 15) - 1
 
 
 def read_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
-    """Read an int32 length (-1 for null), and that many bytes."""
+    """Read a byte field in the plain form: an int32 length, or -1 for null, and the bytes."""
     length, offset = _read_int(_INT32, buffer, offset)
     return _take(buffer, offset, length)
 
 
 def read_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
-    """Read an int16 length (-1 for null), and that many bytes of UTF-8."""
+    """Read a string in the plain form: an int16 length in bytes, or -1 for null, and the text as UTF-8."""
     length, offset = _read_int(_INT16, buffer, offset)
     return _text(_take(buffer, offset, length))
 
 
 def read_compact_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
-    """Read an unsigned varint that is the length + 1 (0 for null), and the bytes."""
+    """Read a byte field in the compact form: the length + 1 as a varint, or 0 for null, and the bytes."""
     length, offset = read_uvarint(buffer, offset)
     return _take(buffer, offset, length - 1)
 
 
 def read_compact_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
-    """Read an unsigned varint that is the length + 1 (0 for null), and the bytes of UTF-8."""
+    """Read a string in the compact form: the length in bytes + 1 as a varint, or 0 for null, and the text as UTF-8."""
     return _text(read_compact_bytes(buffer, offset))
 
 
 def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -> tuple[int, int]:
-    """Read an int32 count, -1 for a null array. Raises Malformed if the remaining bytes cannot hold so many items."""
+    """Read an array's count in the plain form: an int32, -1 for a null array.
+
+    Raises Malformed if the remaining bytes are too few for so many items of at least `item_bytes_min` bytes.
+    """
     count, offset = _read_int(_INT32, buffer, offset)
     return _checked_count(buffer, offset, count, item_bytes_min)
 
@@ -122,18 +126,16 @@ def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -
 def read_compact_array_count(
     buffer: ByteBuffer, offset: int, item_bytes_min: int = 1
 ) -> tuple[int, int]:
-    """Read an unsigned varint that is the count + 1; 0, for a null array, is returned as -1.
+    """Read an array's count in the compact form: the count + 1 as a varint. Return -1 for a null array.
 
-    The count is checked as by `read_array_count`.
+    Raises Malformed if the remaining bytes are too few for so many items of at least `item_bytes_min` bytes.
     """
     count, offset = read_uvarint(buffer, offset)
     return _checked_count(buffer, offset, count - 1, item_bytes_min)
 
 
 def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes], int]:
-    """Read tagged fields into a dict from tag to raw bytes. Raises Malformed if the tags are not in
-    ascending order.
-    """
+    """Read tagged fields and return their raw bytes by tag. Raises Malformed if the tags are not in ascending order."""
     count, offset = read_uvarint(buffer, offset)
     _checked_count(buffer, offset, count, 2)
     fields: dict[int, bytes] = {}
@@ -147,9 +149,9 @@ def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes
         length, offset = read_uvarint(buffer, offset)
         end = offset + length
         if end > len(buffer):
-            left = len(buffer) - offset
+            remaining = len(buffer) - offset
             raise Malformed(
-                f"a tagged field at byte {offset} has {length} bytes, but only {left} are left"
+                f"a tagged field at byte {offset} has {length} bytes, but only {remaining} bytes remain"
             )
         fields[tag] = bytes(buffer[offset:end])
         previous, offset = tag, end
@@ -162,7 +164,10 @@ def write_bytes(out: bytearray, data: ByteBuffer | None) -> None:
 
 
 def write_string(out: bytearray, text: str | None) -> None:
-    """Append an int16 length and the text as UTF-8. Raises ValueError for more than 32,767 bytes."""
+    """Append a string in the plain form: an int16 length and the text as UTF-8. None is written as null.
+
+    Raises ValueError for more than 32,767 bytes.
+    """
     data = None if text is None else text.encode()
     if data is not None and len(data) > _INT16_MAX:
         raise ValueError(f"the string has {len(data)} bytes, but at most {_INT16_MAX} are allowed")
@@ -180,12 +185,12 @@ def write_compact_string(out: bytearray, text: str | None) -> None:
 
 
 def write_array_count(out: bytearray, count: int) -> None:
-    """Append a count; -1 stands for a null array."""
+    """Append an array's count in the plain form; -1 means a null array."""
     out += _INT32.pack(count)
 
 
 def write_compact_array_count(out: bytearray, count: int) -> None:
-    """Append a count in the compact form; -1 stands for a null array."""
+    """Append an array's count in the compact form; -1 means a null array."""
     write_uvarint(out, count + 1)
 
 

@@ -1,8 +1,8 @@
-"""The names of the settings of every process. A process that is given a setting of another process uses them to say
-where the setting belongs.
+"""The names of the settings of every kind of process. If a process is given a setting of another process, its error
+uses these names to say where the setting belongs.
 
-A process declares its settings with their types, ranges and documentation in its own package, and no process imports
-another. `tests/tidy` compares these names with the declarations.
+Each process declares its settings, with types, ranges and documentation, in its own package, which other processes do
+not import. So the names are repeated here, and `tests/tidy` compares them with the declarations.
 """
 
 from __future__ import annotations
@@ -89,13 +89,15 @@ SETTINGS_OF: Final = {
     Process.CONTROLLER: frozenset((_NODES + _CONTROLLERS).split()) | CLUSTER_CONFIGS.keys(),
     Process.GATEWAY: frozenset(_GATEWAYS.split()),
 }
-"""The settings of each process. Controllers take the cluster's configs for the first start of the cluster."""
+"""The settings of each kind of process. Controllers also accept the configs of the whole cluster as settings, which
+count at the first start of the cluster.
+"""
 
 ALL_NAMES: Final = frozenset().union(*SETTINGS_OF.values(), BROKER_CONFIGS, TOPIC_CONFIGS)
 
 
 def place_of(name: str) -> str | None:
-    """Return a clause that says where a setting or config belongs; None if there is none of that name."""
+    """Return a clause that says where a setting or config must be set, or None if the name is unknown."""
     if name in CLUSTER_CONFIGS:
         return (
             f"{name} is a config of the whole cluster: change it with `odradek cluster config --set {name}=...`, or"

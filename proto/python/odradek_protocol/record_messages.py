@@ -1,9 +1,9 @@
-"""Protobuf messages that carry record batches, read and written without copying the batches.
+"""Codecs of the protobuf messages that contain record batches. They do not copy the batches.
 
-Protobuf's own classes copy a `bytes` field two or three times on its way in, and three times on its way out. Here a
-message is read in place: its batches are `memoryview`s of it. A message with batches is written by one `join` of small
-protobuf pieces and the batches as the log returned them. The bytes are those that protobuf writes: a test compares both
-directions with the generated classes.
+The generated protobuf classes copy a `bytes` field two or three times when they decode a message, and three times when
+they encode one. The decoders of this module return batches as `memoryview`s of the message. The encoders join small
+encoded pieces and the batches that the log returned. The encoded bytes are those of protobuf; tests compare encoders
+and decoders with the generated classes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 PRODUCE_PARTITIONS_MAX: Final = 10_000
 _PARTITIONS_PER_STEP: Final = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_RECORDS_TAG: Final = b"\x22"  # field 4, length-delimited: `records` in three messages
+_RECORDS_TAG: Final = (
+    b"\x22"  # field 4, length-delimited: `records` in each message that has records
+)
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`
-_THROTTLE_TAG: Final = b"\x10"  # field 2, a number: FetchResponse.throttle_time_ms
-_PARTITIONS_TAG: Final = 1 << 3 | _BYTES  # of a FetchResponse
-_RECORDS_FIELD_TAG: Final = 4 << 3 | _BYTES  # of a FetchPartitionData
-_VARINT_FIELD_BYTES_MAX: Final = 15  # a tag of up to 5 bytes, a number of up to 10
+_THROTTLE_TAG: Final = b"\x10"  # field 2, a varint: FetchResponse.throttle_time_ms
+_PARTITIONS_TAG: Final = 1 << 3 | _BYTES  # FetchResponse.partitions
+_RECORDS_FIELD_TAG: Final = 4 << 3 | _BYTES  # FetchPartitionData.records
+_VARINT_FIELD_BYTES_MAX: Final = 15  # a tag of up to 5 bytes, and a number of up to 10 bytes
 _DATA_TAG: Final = b"\x32"  # field 6, length-delimited: LeaderMessage.data
 _UINT64_MAX: Final = (1 << 64) - 1
 
@@ -33,7 +35,7 @@ Slices = Sequence[bytes | memoryview]
 
 
 class ProducePart(NamedTuple):
-    """The records for one partition of a produce request; `records` is a view of the request's bytes."""
+    """One partition of a produce request. `records` is a view of the request's bytes."""
 
     topic: str
     topic_id: bytes
@@ -42,7 +44,7 @@ class ProducePart(NamedTuple):
 
 
 class ProduceMessage(NamedTuple):
-    """A produce request."""
+    """A decoded ProduceRequest. `size_bytes` is the size of the whole encoded message."""
 
     request_id: int
     acks: int
@@ -53,11 +55,13 @@ class ProduceMessage(NamedTuple):
 
 
 class WireError(ValueError):
-    """The bytes are not a message of the expected kind."""
+    """The bytes are not a protobuf message of the expected type."""
 
 
 def produce_request_steps(data: bytes) -> Generator[None, None, ProduceMessage]:
-    """Read a ProduceRequest in steps, so that other work can get turns if it has many partitions. Raises WireError."""
+    """Decode a ProduceRequest as a generator that yields after every 200 partitions, so that the caller can do other
+    work in between. The generator returns the message. Raises WireError.
+    """
     view = memoryview(data)
     numbers = {1: 0, 2: 0, 3: 0}
     partitions: list[ProducePart] = []
@@ -109,7 +113,9 @@ _NOTHING: Final = memoryview(b"")
 
 
 class PushedData(NamedTuple):
-    """Batches that a leader sent, or only its high watermark; `records` is a view of the message."""
+    """A decoded LeaderData. `records` is a view of the message; it is empty if only the high watermark or the log start
+    offset changed.
+    """
 
     base_offset: int
     high_watermark: int
@@ -118,7 +124,7 @@ class PushedData(NamedTuple):
 
 
 class PushedMessage(NamedTuple):
-    """One LeaderMessage: either its `data` is read in place, or `other` has the whole message."""
+    """A decoded LeaderMessage. If it has batches, they are in `data`; otherwise `other` has the whole message."""
 
     topic_id: bytes
     partition: int
@@ -128,7 +134,7 @@ class PushedMessage(NamedTuple):
 
 
 def read_replicate_response(message: bytes) -> list[PushedMessage]:
-    """Read a ReplicateResponse. Raises WireError."""
+    """Decode a ReplicateResponse to its messages, in order. Raises WireError."""
     return [
         _pushed(content)
         for field, _, content in _fields(memoryview(message))
@@ -173,11 +179,13 @@ def _pushed_data(view: memoryview) -> PushedData:
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:
-    """Yield (field, number, content) of each field: a number, or the bytes of a length-delimited field."""
+    """Yield (field number, value, content) of each field. `content` is None for a varint; for a length-delimited field
+    the value is 0. Fields of other types are skipped.
+    """
     position, end = 0, len(view)
     while position < end:
-        # Nearly all tags, and most lengths and numbers, take one byte. Reading them here, without a call, takes a third
-        # of the time.
+        # Nearly all tags, and most lengths and numbers, have one byte. Reading such a byte here instead of calling
+        # `_varint` takes a third of the time.
         tag = view[position]
         position += 1
         if tag >= 0x80:
@@ -235,18 +243,18 @@ def _signed32(value: int) -> int:
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """One partition of a FetchResponse: its fields, and its record batches as a view of the message."""
+    """A decoded FetchPartitionData. `records` is a view of the message."""
 
     header: pb.FetchPartitionData
-    """All fields but `records`, which is empty here."""
+    """All fields except `records`, which is empty in this object."""
     records: memoryview
 
 
 def decode_fetch_response(message: bytes) -> list[FetchedPartition]:
-    """Read the partitions of a FetchResponse, in order. Raises WireError.
+    """Decode the partitions of a FetchResponse, in order. Raises WireError.
 
-    A partition's fields other than its records are few and small. They are cut out of the message (protobuf allows
-    any order of fields, and a message is the concatenation of its fields) and decoded by the generated class.
+    The generated class decodes all fields of a partition except the records. A protobuf message is the concatenation of
+    its fields in any order, so the other fields are joined without the records.
     """
     view = memoryview(message)
     partitions = []
@@ -269,10 +277,11 @@ def _fetched_partition(message: bytes, view: memoryview, start: int, end: int) -
         field_start = position
         tag = message[position]
         position += 1
-        # No known field has a tag of two bytes.
+        # No field that this program knows has a tag of more than one byte.
         if tag > 0x7F:
             tag, position = _varint(message, field_start)
-        # Most fields are numbers, and this loop runs for each field of each partition of a fetch.
+        # Most fields are varints. They are skipped without a call, because this loop runs for each field of each
+        # partition of a fetch.
         if not tag & 7:
             while position < end and message[position] > 0x7F:
                 position += 1
@@ -316,7 +325,7 @@ def _skip(message: bytes, position: int, end: int, kind: int) -> int:
 
 
 def varint(value: int) -> bytes:
-    """Encode a length as a protobuf varint."""
+    """Encode a non-negative number as a protobuf varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -326,35 +335,35 @@ def varint(value: int) -> bytes:
 
 
 class FetchResponseBytes:
-    """Builds a FetchResponse; `add` each partition, then `encode` once."""
+    """Encodes a FetchResponse: call `add` for each partition, then `encode` once."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
 
     def add(self, data: pb.FetchPartitionData, records: Slices, size_bytes: int) -> None:
-        """Add a partition: `data` without its records, and the records."""
+        """Add a partition. `data` has all fields except `records`; `size_bytes` is the total size of `records`."""
         _append_message(self._parts, _FIRST_TAG, data.SerializeToString(), records, size_bytes)
 
     def encode(self, *, throttle_ms: int = 0) -> bytes:
-        """Return the whole message."""
+        """Return the encoded FetchResponse. `throttle_ms` becomes its `throttle_time_ms`."""
         if throttle_ms:
             self._parts += (_THROTTLE_TAG, varint(throttle_ms))
         return b"".join(self._parts)
 
 
 class ReplicateResponseBytes:
-    """Builds a ReplicateResponse of small messages and messages with batches."""
+    """Encodes a ReplicateResponse: call `add` or `add_data` for each message, then `encode` once."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was added."""
+        """Whether no message was added yet."""
         return not self._parts
 
     def add(self, message: replication_pb.LeaderMessage) -> None:
-        """Add a message without batches."""
+        """Add a LeaderMessage without batches."""
         _append_message(self._parts, _FIRST_TAG, message.SerializeToString(), (), 0)
 
     def add_data(
@@ -364,7 +373,10 @@ class ReplicateResponseBytes:
         records: Slices,
         size_bytes: int,
     ) -> None:
-        """Add a message: `message` without its data, `data` without its records, and the records."""
+        """Add a LeaderMessage with batches. `message` has all fields except `data`, and `data` all except `records`.
+
+        `size_bytes` is the total size of `records`.
+        """
         inner: list[bytes | memoryview] = []
         _append_message(inner, _DATA_TAG, data.SerializeToString(), records, size_bytes)
         head = message.SerializeToString()
@@ -372,16 +384,14 @@ class ReplicateResponseBytes:
         self._parts += (_FIRST_TAG, varint(length), head, *inner)
 
     def encode(self) -> bytes:
-        """Return the whole message."""
+        """Return the encoded ReplicateResponse."""
         return b"".join(self._parts)
 
 
 def _append_message(
     parts: list[bytes | memoryview], tag: bytes, head: bytes, records: Slices, size_bytes: int
 ) -> None:
-    """Append a length-delimited message that consists of `head` and, unless they are empty, `records` as
-    its field 4.
-    """
+    """Append a length-delimited message: the encoded fields `head`, and unless they are empty, `records` as field 4."""
     if not size_bytes:
         parts += (tag, varint(len(head)), head)
         return

@@ -1,4 +1,4 @@
-"""Names of topics: which are allowed, and which are internal; the same for every process and the SDK."""
+"""The rule for names of topics, and the names of the internal topics. All processes and the SDK use this module."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX, TopicName
 OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
 TRANSACTIONS_TOPIC: Final = TopicName("__transaction_state")
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""Topics that coordinators keep their state in; metadata marks them as internal."""
+"""Topics in which coordinators store their state. Metadata responses mark them as internal."""
 METADATA_TOPIC: Final = TopicName("__cluster_metadata")
-"""The name by which DescribeQuorum names the metadata log. No topic may have it."""
+"""The name of the metadata log in DescribeQuorum, as in Kafka. No topic may have this name."""
 TOPIC_NAME_PATTERN: Final = rf"^(?!\.{{1,2}}$)[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}$"
-"""The rule for names as a regular expression, in a syntax that JSON schemas have as well."""
+"""The rule for names as a regular expression, in a syntax that JSON schemas also support."""
 _PATTERN: Final = re.compile(TOPIC_NAME_PATTERN)
 
 
 def topic_name_error(name: str) -> str | None:
-    """Return what is wrong with the name of a topic, without repeating the name; None if the name is allowed."""
+    """Return why a topic may not have this name, or None if it may. The text does not repeat the name."""
     if _PATTERN.fullmatch(name):
         return None
     if not name:
@@ -27,5 +27,5 @@ def topic_name_error(name: str) -> str | None:
     if name in (".", ".."):
         return "a topic's name must not be '.' or '..'"
     if len(name) > TOPIC_NAME_BYTES_MAX:
-        return f"a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, this one has {len(name)}"
-    return "a topic's name has only ASCII letters, digits, '.', '_' and '-'"
+        return f"a topic's name may have at most {TOPIC_NAME_BYTES_MAX} characters, this one has {len(name)}"
+    return "a topic's name may have only ASCII letters, digits, '.', '_' and '-'"

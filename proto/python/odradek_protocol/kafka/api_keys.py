@@ -1,8 +1,8 @@
-"""The requests that Odradek serves, their versions, and the first "flexible" version of each.
+"""The APIs of Kafka's protocol that Odradek knows, with their version ranges and first flexible versions.
 
-This is the only table: a broker advertises it, except requests without a handler. The
-ranges of the APIs that are served are those of Apache Kafka 4.4; a test compares the two. A flexible
-version (KIP-482) has compact lengths, tagged fields and the longer header.
+A broker advertises each API of this table for which it has a handler. The version ranges of these APIs are those of
+Apache Kafka 4.4, and a test compares them. A flexible version (KIP-482) has compact lengths, tagged fields, and a
+header with tagged fields.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 ITEMS_MAX: Final = 10_000
-"""The most array elements of a request. Clients split larger requests, or never need one: Kafka recommends up to 4,000
-partitions for a broker.
+"""The most array elements that a request may have. Clients rarely need more, because Kafka recommends at most 4,000
+partitions for a broker, and they can split larger requests.
 """
 
 
 class ApiKey(IntEnum):
-    """The kinds of requests, with Kafka's numbers."""
+    """The APIs of Kafka's protocol that Odradek knows, with Kafka's numbers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -76,7 +76,7 @@ class ApiKey(IntEnum):
 
 
 class Versions(NamedTuple):
-    """An inclusive range of versions; `flexible` is the first flexible one."""
+    """The range of versions of an API, inclusive. `flexible` is the first flexible version (KIP-482)."""
 
     lowest: int
     highest: int
@@ -144,12 +144,12 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
 
 
 def is_flexible(key: ApiKey, version: int) -> bool:
-    """Return whether a version has compact lengths and tagged fields."""
+    """Return whether this version of an API has compact lengths and tagged fields (KIP-482)."""
     return version >= SUPPORTED[key].flexible
 
 
 def api_name(key: int) -> str:
-    """Return the name of an API; its number if it is not in the table."""
+    """Return the name of the API with this number, or the number as text if no known API has it."""
     try:
         return ApiKey(key).name
     except ValueError:

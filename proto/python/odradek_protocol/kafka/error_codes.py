@@ -1,5 +1,5 @@
-"""The table of error codes, which all protocols use: Kafka's numbers (Errors.java), and whether a request may be
-retried.
+"""Kafka's error codes (Errors.java), which Odradek's gRPC and REST interfaces use as well, and what a client should do
+after an error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """An error code. Its properties tell what a client should do next."""
+    """An error code of Kafka's protocol. Its properties tell what a client should do after the error."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -145,7 +145,9 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def received(cls, number: int) -> ErrorCode:
-        """Return the code with a number that a peer sent. A code of a newer release becomes UNKNOWN_SERVER_ERROR."""
+        """Return the error code with the number that a peer sent, or UNKNOWN_SERVER_ERROR if the number is unknown,
+        such as one of a newer release.
+        """
         try:
             return cls(number)
         except ValueError:
@@ -158,14 +160,14 @@ class ErrorCode(IntEnum):
 
     @property
     def leader_moved(self) -> bool:
-        """Whether the error means that the partition has another leader or a later leader epoch. Responses with such an
-        error name the leader.
+        """Whether the error means that the partition has a new leader or a new leader epoch. A response with such an
+        error names the current leader if the broker knows it.
         """
         return self in _LEADER_MOVED
 
     @property
     def metadata_is_stale(self) -> bool:
-        """Whether a client needs new metadata before it tries again (Kafka's InvalidMetadataException)."""
+        """Whether a client must request metadata before it retries (Kafka's InvalidMetadataException)."""
         return self in _METADATA_IS_STALE
 
 

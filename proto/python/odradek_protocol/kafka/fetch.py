@@ -1,6 +1,8 @@
-"""A hand-written codec of Fetch. A response is a list of buffers, in which the records are as the log returned them.
+"""A hand-written codec of Fetch. An encoded response is a list of buffers, in which the records are not copied: they
+are the buffers that the log returned.
 
-Versions 4 to 18 are read and written. Kafka's FetchRequest.json and FetchResponse.json list their fields:
+Versions 4 to 18 are supported. Kafka's FetchRequest.json and FetchResponse.json define the fields; each of these
+versions added something:
 
     5   log start offsets
     7   sessions (KIP-227)
@@ -63,7 +65,7 @@ FETCH_SHAPES: Final = {
     17: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
     18: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
 }
-"""Shapes of Fetch requests, by version, as `usual_message` takes them; older versions are decoded in Python."""
+"""The shapes of Fetch requests, by version, for `usual_message`. Older versions are decoded in Python."""
 
 _LENGTH_BYTES_MAX: Final = 5
 _INT32: Final = struct.Struct(">i")
@@ -77,7 +79,10 @@ _COUNTS: Final = tuple([bytes([count + 1]) for count in range(127)])
 
 
 class FetchPartition(NamedTuple):
-    """One partition of a request: the fetch offset, and the most bytes to return."""
+    """One partition of a Fetch request: the offset at which to begin, and the most bytes of records to return.
+
+    An epoch or log start offset of -1 means that the client did not send one.
+    """
 
     partition: int
     current_leader_epoch: int
@@ -88,7 +93,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """A topic of a request, named by `name` below version 13 and by `topic_id` from there on."""
+    """A topic of a Fetch request. Versions below 13 identify it by `name`, later versions by `topic_id`."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -96,7 +101,7 @@ class FetchTopic(NamedTuple):
 
 
 class ForgottenTopic(NamedTuple):
-    """Partitions that the client removes from the session."""
+    """Partitions of a topic that the client removes from its fetch session (KIP-227)."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -104,9 +109,9 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest(Struct, frozen=True, gc=False):
-    """A Fetch request. `replica_id` is -1 for consumers.
+    """A Fetch request. `replica_id` is -1 if the client is a consumer.
 
-    Session epoch -1 stands for a request without a session, 0 for one that begins a session.
+    A `session_epoch` of -1 means a request without a session; 0 begins a new session (KIP-227).
     """
 
     API_KEY: ClassVar[int] = ApiKey.FETCH
@@ -124,9 +129,10 @@ class FetchRequest(Struct, frozen=True, gc=False):
 
 
 class PartitionData(NamedTuple):
-    """One partition of a response. `aborted` is None, or (producer id, first offset) pairs.
+    """One partition of a Fetch response.
 
-    `records` are bytes, or other buffers that the writer of the response can send.
+    `aborted` has the producer id and first offset of each aborted transaction; None is encoded as null. `records` are
+    bytes or other objects with a length that the sender of the response can write, such as slices of files.
     """
 
     partition: int
@@ -143,7 +149,7 @@ class PartitionData(NamedTuple):
 
 
 class TopicData(NamedTuple):
-    """A topic of a response, named as in the request."""
+    """A topic of a Fetch response, identified by name or id as in the request."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -151,7 +157,7 @@ class TopicData(NamedTuple):
 
 
 def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
-    """Decode a Fetch request, which must fill `body`. Raises Malformed."""
+    """Decode a Fetch request. Raises Malformed, also if bytes follow the request."""
     shape = FETCH_SHAPES.get(version)
     fields = usual_message(shape, body) if shape is not None else None
     if fields is None:
@@ -160,7 +166,7 @@ def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
 
 
 def request_of(version: int, fields: tuple[Any, ...]) -> FetchRequest:
-    """Return the request whose fields `usual_message` returned for its shape."""
+    """Return the Fetch request with the fields that `usual_message` returned for its shape in FETCH_SHAPES."""
     if version >= WITH_REPLICA_STATE:
         fields = (-1, *fields)
     *numbers, named, named_forgotten, rack = fields
@@ -187,8 +193,8 @@ def _named(version: int, topic: Any) -> tuple[TopicName | None, TopicId]:
 
 
 def decode_fetch_steps(version: int, body: ByteBuffer) -> Generator[None, None, FetchRequest]:
-    """Decode like `decode_fetch`, but as a generator with a step after every `PARTITIONS_A_STEP` topics and
-    partitions.
+    """Decode like `decode_fetch`, but as a generator that yields after every `PARTITIONS_A_STEP` topics and partitions,
+    so that the caller can do other work in between. The generator returns the request.
     """
     try:
         return (yield from _Reader(version, body).request())
@@ -197,7 +203,7 @@ def decode_fetch_steps(version: int, body: ByteBuffer) -> Generator[None, None, 
 
 
 class _Reader:
-    """Decodes one request."""
+    """Decodes one Fetch request."""
 
     __slots__ = ("_at", "_body", "_flexible", "_left", "_since_step", "_version")
 
@@ -350,9 +356,9 @@ def encode_fetch_response(
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[list[Sized], int]:
-    """Encode a Fetch response. Return the buffers, to be written one after the other, and their total size.
+    """Encode a Fetch response. Return the buffers, which must be sent in this order, and their total size in bytes.
 
-    Records are not copied. `endpoints` are the addresses of the leaders that the partitions name.
+    Records are not copied. `endpoints` has the address of each leader that a partition names.
     """
     steps = encode_fetch_steps(
         version,
@@ -374,8 +380,8 @@ def encode_fetch_steps(
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Generator[None, None, tuple[list[Sized], int]]:
-    """Encode like `encode_fetch_response`, but as a generator with a step after every `PARTITIONS_A_STEP`
-    partitions.
+    """Encode like `encode_fetch_response`, but as a generator that yields after every `PARTITIONS_A_STEP` partitions,
+    so that the caller can do other work in between.
     """
     flexible = version >= FLEXIBLE
     if flexible and not endpoints:
@@ -429,7 +435,9 @@ def _usual_response(
     error_code: int,
     session_id: int,
 ) -> tuple[list[Sized], int] | None:
-    """Encode a short response in which no partition has a tagged field or an aborted transaction; None for others."""
+    """Encode a response with less than `PARTITIONS_A_STEP` partitions, none of which has tagged fields or aborted
+    transactions. Return None for all other responses.
+    """
     parts = [_HEAD.pack(throttle_ms, error_code, session_id), _compact_count(len(topics))]
     buffers: list[Sized] = []
     size = count = 0

@@ -1,7 +1,7 @@
-"""OffsetCommit, Heartbeat and ConsumerGroupHeartbeat: the requests that consumers repeat for as long as they run.
+"""Codecs of OffsetCommit, Heartbeat and ConsumerGroupHeartbeat, which consumers send again and again.
 
-Their usual forms are decoded and encoded by the C codec. Long messages, and heartbeats that report a subscription or
-partitions, are left to the generated classes of `messages`.
+The C codec decodes and encodes the usual forms of these messages. Other forms, such as heartbeats that report a
+subscription or partitions, and long messages are decoded and encoded by the generated classes of `messages`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMIT_SHAPES: Final = {
     9: b"cicC[m[iqiC0]0]0",
     10: b"cicC[u[iqiC0]0]0",
 }
-"""Shapes of OffsetCommit requests, by version, as `usual_message` takes them; older versions are decoded in Python."""
+"""The shapes of OffsetCommit requests, by version, for `usual_message`. Older versions are decoded in Python."""
 COMMITTED_SHAPES: Final = {
     6: b"i(n(ih))",
     7: b"i(n(ih))",
@@ -47,7 +47,7 @@ CONSUMER_BEATEN_SHAPES: Final = {0: b"ihCCii!0", 1: b"ihCCii!0"}
 
 
 class CommitItem(NamedTuple):
-    """The offset of one partition. `leader_epoch` is -1 if the client does not know it."""
+    """The offset to commit for one partition. `leader_epoch` is -1 if the client does not know the leader epoch."""
 
     partition: int
     offset: int
@@ -56,13 +56,13 @@ class CommitItem(NamedTuple):
 
 
 CommitTopic: TypeAlias = tuple[str, bytes, Sequence[tuple[int, int, int, str | None]]]
-"""A topic by its name, which is empty from version 10 on, or by its id, and the fields of a CommitItem for each
-partition.
+"""A topic of an OffsetCommit request: its name (empty from version 10 on), its id (NO_TOPIC_ID before version 10), and
+the fields of a CommitItem for each partition.
 """
 
 
 class OffsetCommit(Struct, frozen=True, gc=False):
-    """An OffsetCommit request. `retention_ms` is the retention time that old clients send; -1: none."""
+    """An OffsetCommit request. `retention_ms` is the retention time that old clients send; -1 means none."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
 
@@ -80,7 +80,7 @@ class OffsetCommit(Struct, frozen=True, gc=False):
 
 
 class HeartbeatMessage(Struct, frozen=True, gc=False):
-    """A Heartbeat request, with the fields of the generated class."""
+    """A Heartbeat request. The fields are those of the generated class `messages.HeartbeatRequest`."""
 
     API_KEY: ClassVar[int] = ApiKey.HEARTBEAT
 
@@ -91,8 +91,9 @@ class HeartbeatMessage(Struct, frozen=True, gc=False):
 
 
 class ConsumerHeartbeatMessage(Struct, frozen=True, gc=False):
-    """A ConsumerGroupHeartbeat request that reports no subscription and no partitions, with the fields of the
-    generated class.
+    """A ConsumerGroupHeartbeat request that reports neither subscribed topics nor owned partitions.
+
+    The fields are those of the generated class `messages.ConsumerGroupHeartbeatRequest`.
     """
 
     API_KEY: ClassVar[int] = ApiKey.CONSUMER_GROUP_HEARTBEAT
@@ -110,7 +111,7 @@ class ConsumerHeartbeatMessage(Struct, frozen=True, gc=False):
 
 
 def decode_offset_commit(version: int, body: ByteBuffer) -> OffsetCommit:
-    """Decode an OffsetCommit request, which must fill `body`. Raises Malformed."""
+    """Decode an OffsetCommit request. Raises Malformed."""
     shape = COMMIT_SHAPES.get(version)
     fields = usual_message(shape, body) if shape is not None else None
     if fields is None:
@@ -127,7 +128,9 @@ def decode_offset_commit(version: int, body: ByteBuffer) -> OffsetCommit:
 def decode_offset_commit_steps(
     version: int, body: ByteBuffer
 ) -> Generator[None, None, OffsetCommit]:
-    """Decode like `decode_offset_commit`, but as a generator with a step after each item, for long requests."""
+    """Decode like `decode_offset_commit`, but as a generator that yields after each item, for long requests. The
+    generator returns the request.
+    """
     message: Any = yield from decode_request_in_steps(ApiKey.OFFSET_COMMIT, version, body)
     topics: list[CommitTopic] = []
     for topic in message.topics:
@@ -162,11 +165,13 @@ def _item(version: int, item: Any) -> CommitItem:
 
 
 CommittedTopic: TypeAlias = tuple[str, bytes, list[tuple[int, int]]]
-"""A topic of a response, named as in the request, and the index and error code of each partition."""
+"""A topic of an OffsetCommit response: its name and id, of which one is empty as in the request, and the index and
+error code of each partition.
+"""
 
 
 def encode_offset_commit_response(version: int, topics: Sequence[CommittedTopic]) -> ByteBuffer:
-    """Encode an OffsetCommit response in one piece."""
+    """Encode an OffsetCommit response in one step."""
     shape = COMMITTED_SHAPES.get(version)
     if shape is not None:
         by_id = version >= COMMIT_WITH_TOPIC_IDS
@@ -178,7 +183,7 @@ def encode_offset_commit_response(version: int, topics: Sequence[CommittedTopic]
 
 
 def offset_commit_response(topics: Sequence[CommittedTopic]) -> messages.OffsetCommitResponse:
-    """Return an OffsetCommit response as an object of its generated class."""
+    """Return an OffsetCommit response as an object of the generated class."""
     topic_class = messages.OffsetCommitResponse.OffsetCommitResponseTopic
     partition_class = topic_class.OffsetCommitResponsePartition
     return messages.OffsetCommitResponse(
@@ -196,7 +201,7 @@ def offset_commit_response(topics: Sequence[CommittedTopic]) -> messages.OffsetC
 
 
 def decode_heartbeat(version: int, body: ByteBuffer) -> HeartbeatMessage:
-    """Decode a Heartbeat request, which must fill `body`. Raises Malformed."""
+    """Decode a Heartbeat request. Raises Malformed."""
     fields = usual_message(HEARTBEAT_SHAPES[version], body)
     if fields is not None:
         return HeartbeatMessage(*fields)
@@ -210,7 +215,6 @@ def decode_heartbeat(version: int, body: ByteBuffer) -> HeartbeatMessage:
 
 
 def encode_heartbeat_response(version: int, error_code: int) -> ByteBuffer:
-    """Encode a Heartbeat response."""
     fields = (0, error_code) if version >= 1 else (error_code,)
     usual = usual_encoding(BEATEN_SHAPES[version], fields)
     if usual is not None:
@@ -221,7 +225,10 @@ def encode_heartbeat_response(version: int, error_code: int) -> ByteBuffer:
 def decode_consumer_heartbeat(
     version: int, body: ByteBuffer
 ) -> messages.ConsumerGroupHeartbeatRequest:
-    """Decode a ConsumerGroupHeartbeat request, which must fill `body`. Raises Malformed."""
+    """Decode a ConsumerGroupHeartbeat request. Raises Malformed.
+
+    The result may be a ConsumerHeartbeatMessage, which has the same fields.
+    """
     fields = usual_message(CONSUMER_HEARTBEAT_SHAPES[version], body)
     if fields is None:
         message: Any = decode_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, body)
@@ -229,7 +236,7 @@ def decode_consumer_heartbeat(
         regex = fields[6] if version >= 1 else None
         all_fields: Any = (*fields[:6], None, regex, fields[-1], None)
         message = ConsumerHeartbeatMessage(*all_fields)
-    # The message has fields of the same names and types, and handlers use the generated class for nothing else.
+    # A ConsumerHeartbeatMessage has fields of the same names and types, and handlers only read fields.
     return cast("messages.ConsumerGroupHeartbeatRequest", message)
 
 
@@ -241,7 +248,11 @@ def encode_consumer_heartbeat_response(
     member_epoch: int,
     heartbeat_interval_ms: int,
 ) -> ByteBuffer | None:
-    """Encode a ConsumerGroupHeartbeat response without an assignment. Returns None if the C codec is not installed."""
+    """Encode a ConsumerGroupHeartbeat response without an assignment.
+
+    Return None if the caller must encode the response with the generated class, for example because the C codec is not
+    built.
+    """
     return usual_encoding(
         CONSUMER_BEATEN_SHAPES[version],
         (0, error_code, error_message, member_id, member_epoch, heartbeat_interval_ms),

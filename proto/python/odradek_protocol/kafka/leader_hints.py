@@ -1,4 +1,6 @@
-"""Current leaders in responses with an error (KIP-951): tagged fields that Produce and Fetch share."""
+"""Encoders of the tagged fields in which Produce and Fetch responses name the current leader after an error
+(KIP-951).
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ _INT32: Final = struct.Struct(">i")
 
 
 class CurrentLeader(NamedTuple):
-    """The current leader of a partition; -1 if there is none."""
+    """The current leader of a partition. `broker_id` is -1 if the partition has no leader."""
 
     broker_id: int
     leader_epoch: int
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a leader on the listener that the client uses."""
+    """The address of a leader. It belongs to the listener to which the client is connected."""
 
     broker_id: int
     host: str
@@ -29,14 +31,14 @@ class NodeEndpoint(NamedTuple):
 
 
 def write_current_leader(out: bytearray, tag: int, leader: CurrentLeader) -> None:
-    """Append a tagged field with the current leader: tag, size, and the struct without tagged fields in it."""
+    """Append a tagged field with the current leader: the tag, the size, and the struct, which has no tagged fields."""
     write_uvarint(out, tag)
     out.append(_LEADER.size)
     out += _LEADER.pack(leader.broker_id, leader.leader_epoch, 0)
 
 
 def write_node_endpoints(out: bytearray, tag: int, endpoints: Sequence[NodeEndpoint]) -> None:
-    """Append a tagged field with the leaders' endpoints: tag, size, and the array."""
+    """Append a tagged field with the addresses of leaders: the tag, the size, and the array of endpoints."""
     array = bytearray()
     write_uvarint(array, len(endpoints) + 1)
     for endpoint in endpoints:

@@ -1,14 +1,14 @@
-"""Kafka's messages: one class for each request and response of `api_keys.SUPPORTED`, for all its versions.
+"""Kafka's messages: for each API of `api_keys.SUPPORTED` one request class and one response class for all versions.
 
-kafka-python makes the classes from Kafka's schemas when it is imported. It has no schemas of the APIs 64, 68 and
-69, of ApiVersions 5, DeleteGroups 3 and TxnOffsetCommit 6; those are in `schemas/`, in the form of Kafka's own files.
-The types of the classes, for type checkers, are in `messages.pyi`, which `make proto` generates from the same schemas.
-An API that is added to `SUPPORTED` needs no change here.
+kafka-python creates the classes from Kafka's schemas when it is imported. It has no schemas of the APIs 64, 68 and 69,
+of ApiVersions 5, DeleteGroups 3 and TxnOffsetCommit 6. These schemas are in `schemas/`, in the form of Kafka's own
+files. `make proto` generates `messages.pyi` from all schemas, so that type checkers know the fields. If an API is added
+to `SUPPORTED`, this module need not change.
 
-A nested struct is made by the class's attribute of that name, without a version:
-`MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Fields that a version does not have are left out, and
-those that are not given take the schema's default. UUIDs are `uuid.UUID` in responses (`uuid_of`) and 16 raw bytes in
-requests.
+The class of a nested struct is an attribute of the message class:
+`MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Encoding a message in some version leaves out fields that the
+version does not have. A field that the constructor is not given has the schema's default. UUID fields are `uuid.UUID`
+in responses (`uuid_of`) and 16 raw bytes in requests.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Messages(NamedTuple):
 
 
 def _message(name: str) -> type[Message]:
-    """Return the class of a message, made from its schema in `schemas/` if there is one, otherwise the library's
-    class.
+    """Return the class of a message, such as `MetadataRequest`. A schema in `schemas/` takes precedence over
+    kafka-python's class.
     """
     if resources.files(_SCHEMAS).joinpath(f"{name}.json").is_file():
         return _own_message(name)
@@ -43,10 +43,11 @@ def _message(name: str) -> type[Message]:
 
 
 def _own_message(name: str) -> type[Message]:
-    """Make a class from a schema in `schemas/`.
+    """Create a message class from a schema in `schemas/`.
 
-    The library keeps the response class of each API in a registry that its own clients use to decode. A class
-    made here must not replace one of those: a client in the same process would fail to decode responses.
+    kafka-python registers the new class as the response class of its API, with which its clients decode responses. The
+    previous registry is restored, because a kafka-python client in the same process could not decode with the new
+    class.
     """
     library_classes = dict(response_classes)
     message = new_class(name, (Message,), {"load_json": _SCHEMAS})
@@ -64,5 +65,5 @@ globals().update({message.__name__: message for pair in MESSAGES.values() for me
 
 
 def uuid_of(topic_id: bytes) -> uuid.UUID:
-    """Convert 16 raw bytes to the type that UUID fields of responses have."""
+    """Convert a topic id of 16 raw bytes to `uuid.UUID`, the type of UUID fields in responses."""
     return uuid.UUID(bytes=bytes(topic_id))

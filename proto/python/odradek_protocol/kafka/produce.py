@@ -1,8 +1,9 @@
-"""A hand-written codec of Produce. Records stay where they were received, as slices of the frame. It uses `struct`
-directly because this is the hot path: a request with one batch takes about 3 us. A writable `body` gives writable
-slices, which the log stamps in place. It reads and writes versions 3 to 13, whose fields Kafka's ProduceRequest.json
-and ProduceResponse.json list: 8 has error messages (KIP-467), 9 is flexible, 10 has the current leaders (KIP-951), 13
-names topics by id (KIP-516).
+"""A hand-written codec of Produce, which is on the hot path: decoding a request with one batch takes about 3 us.
+
+Records are not copied: they are slices of the frame. If the frame is writable, so are the slices, and the log stamps
+batch headers in place. Versions 3 to 13 are supported. Kafka's ProduceRequest.json and ProduceResponse.json define the
+fields: version 8 added error messages (KIP-467), 9 is the first flexible one, 10 added the current leaders (KIP-951),
+and 13 identifies topics by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _RESULT_V3: Final = struct.Struct(">ihqq")
 
 
 class ProducePartition(NamedTuple):
-    """One partition of a request; `records` is None if the client sent null."""
+    """One partition of a Produce request. `records` is None if the client sent null."""
 
     partition: int
     records: memoryview | None
 
 
 class ProduceTopic(NamedTuple):
-    """A topic of a request, named by `name` below version 13 and by `topic_id` from there on."""
+    """A topic of a Produce request. Versions below 13 identify it by `name`, later versions by `topic_id`."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -64,9 +65,9 @@ class ProduceTopic(NamedTuple):
 
 
 class ProduceRequest(Struct, frozen=True, gc=False):
-    """A Produce request. `acks` is 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas.
+    """A Produce request. The value of `acks` is not checked. `timeout_ms` limits the wait for replicas.
 
-    Each of the topics is a `ProduceTopic`, or a plain tuple with the same items.
+    Each topic is a `ProduceTopic` or a plain tuple with the same items.
     """
 
     API_KEY: ClassVar[int] = ApiKey.PRODUCE
@@ -78,10 +79,10 @@ class ProduceRequest(Struct, frozen=True, gc=False):
 
 
 class PartitionResponse(NamedTuple):
-    """The result of one partition's batches.
+    """The result for one partition of a Produce request.
 
-    `invalid_records` are the indexes of the records that `message` is about. Clients report for the other
-    records that they were refused because of these (KIP-467).
+    `invalid_records` has the indexes of the invalid records, which `message` explains. Clients report for all other
+    records of the batch that they failed because of the invalid ones (KIP-467).
     """
 
     partition: int
@@ -95,11 +96,11 @@ class PartitionResponse(NamedTuple):
 
 
 PlainResponse: TypeAlias = tuple[int, int, int, int, int]
-"""The first five fields of a PartitionResponse, when the others have their defaults."""
+"""A PartitionResponse whose last three fields have their defaults: a tuple of the first five fields."""
 
 
 class TopicResponse(NamedTuple):
-    """A topic of a response, named as in the request."""
+    """A topic of a Produce response, identified by name or id as in the request."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -109,12 +110,12 @@ class TopicResponse(NamedTuple):
 ProducedTopic: TypeAlias = tuple[
     TopicName | None, TopicId, Sequence[PartitionResponse | PlainResponse]
 ]
-"""A TopicResponse, or a plain tuple like it."""
+"""A TopicResponse, or a plain tuple with the same items."""
 
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
-    """Decode a Produce request, which must fill `body`. Raises Malformed."""
-    # Any, because the codec creates plain strings and bytes; names and ids are subtypes only for the type checker.
+    """Decode a Produce request. Raises Malformed, also if bytes follow the request."""
+    # Any, because the C codec returns plain str and bytes instead of TopicName and TopicId, which are NewTypes.
     usual: Any = usual_produce(version, body)
     if usual is not None:
         return ProduceRequest(*usual)
@@ -122,8 +123,8 @@ def decode_produce(version: int, body: memoryview) -> ProduceRequest:
 
 
 def decode_produce_steps(version: int, body: memoryview) -> Generator[None, None, ProduceRequest]:
-    """Decode like `decode_produce`, but as a generator with a step after every `PARTITIONS_A_STEP` topics and
-    partitions.
+    """Decode like `decode_produce`, but as a generator that yields after every `PARTITIONS_A_STEP` topics and
+    partitions, so that the caller can do other work in between. The generator returns the request.
     """
     return _decode_flexible(version, body) if version >= FLEXIBLE else _decode_plain(version, body)
 
@@ -263,8 +264,8 @@ def encode_produce_response(
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> ByteBuffer:
-    """Encode a Produce response. `endpoints` are the addresses of the leaders that the partitions name."""
-    # Any, because the codec takes lists of plain tuples, and leaves every other sequence to the code below.
+    """Encode a Produce response. `endpoints` has the address of each leader that a partition names."""
+    # Any, because the C codec checks at run time that these are lists of plain tuples. Otherwise it returns None.
     produced: Any = topics
     usual = usual_produced(version, produced, throttle_ms) if not endpoints else None
     if usual is not None:
@@ -280,8 +281,8 @@ def encode_produce_steps(
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Generator[None, None, bytearray]:
-    """Encode like `encode_produce_response`, but as a generator with a step after every `PARTITIONS_A_STEP`
-    partitions.
+    """Encode like `encode_produce_response`, but as a generator that yields after every `PARTITIONS_A_STEP` topics and
+    partitions, so that the caller can do other work in between. The generator returns the encoded response.
     """
     out = bytearray()
     since_step = 0
@@ -317,7 +318,7 @@ def encode_produce_steps(
                     write_uvarint(out, len(partition.invalid_records) + 1)
                     for index in partition.invalid_records:
                         out += _INT32.pack(index)
-                        # The record has neither a message of its own nor tags.
+                        # The record has neither an error message of its own nor tagged fields.
                         out += b"\0\0"
                 else:
                     out.append(1)

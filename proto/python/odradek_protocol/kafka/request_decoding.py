@@ -1,21 +1,22 @@
-"""Decoders of requests that do not trust their input, generated from kafka-python's schemas.
+"""Decoders of requests that do not trust their input. They are generated from the schemas of kafka-python's classes.
 
-The library's own decoder slices past the end without an error, ignores bytes after the message, reads
-varints of any length and copies the rest of the frame for every tagged field. These decoders check:
+kafka-python's own decoder is not safe for a server: it slices past the end without an error, ignores bytes after the
+message, reads varints of any length, and copies all remaining bytes for every tagged field. The decoders of this module
+check the following:
 
-- every length against the bytes left; every count against what the bytes left could hold, and all
-  counts of a request together against `ITEMS_MAX`, so that no request takes more than about 30 ms;
-- varints by size, nulls by whether the version allows one;
-- strings for valid UTF-8 and against `STRING_BYTES_MAX` (the length field of the older form allows no
-  more), topic names against `TOPIC_NAME_BYTES_MAX`, except in requests that have an error code of
-  their own for a name that is too long (`_ANSWERS_LONG_NAMES`);
-- tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
-- the message must end where its bytes end, except that a few more bytes are ignored, as in Kafka:
-  librdkafka writes four bytes for a null array that takes one (Metadata of all topics), or writes
-  the end of a message twice (AlterUserScramCredentials).
+- A length may not exceed the number of remaining bytes, nor a count the number of items that these bytes could hold.
+  All counts of a request together may not exceed `ITEMS_MAX`, so that no request takes more than about 30 ms.
+- A varint may not be too long. A field may be null only if the version allows it.
+- A string must be valid UTF-8 and have at most `STRING_BYTES_MAX` bytes (the int16 length of versions that are not
+  flexible cannot be larger). A topic name has at most `TOPIC_NAME_BYTES_MAX` bytes, except in requests whose response
+  has an error code for a name that is too long (`_ANSWERS_LONG_NAMES`).
+- The tags of tagged fields must rise. A known tagged field must fill its size; unknown ones are skipped.
+- At most `TRAILING_BYTES_MAX` bytes may follow the message. They are ignored, as in Kafka, because librdkafka writes
+  four bytes for a null array that has one (Metadata of all topics), and writes the end of a message twice
+  (AlterUserScramCredentials).
 
-They return the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
-function per message and version; `compile_decoder` shows an example.
+The decoders return objects of the classes in `messages`, with UUIDs as 16 raw bytes. The generated code is one flat
+function for each message and version; `compile_decoder` shows an example.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _UNDERRUN: Final = (struct.error, IndexError)
 
 
 def all_steps(steps: Generator[None, None, T]) -> T:
-    """Run all steps of a generator without a pause, and return its result."""
+    """Run a generator to its end without a pause, and return its result."""
     while True:
         try:
             next(steps)
@@ -71,9 +72,9 @@ _decoders_in_steps: dict[tuple[ApiKey, int], RequestSteps] = {}
 
 
 def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
-    """Return the message of a request, which must fill `body`. Raises Malformed, whatever the bytes are.
+    """Decode the message of a request, which begins after the request header. The only exception is Malformed.
 
-    The cost is bounded: at most `ITEMS_MAX` array elements are decoded, which takes at most about 30 ms.
+    At most `ITEMS_MAX` array elements are decoded, which takes at most about 30 ms.
     """
     decoder = _decoders.get((key, version))
     if decoder is None:
@@ -86,7 +87,9 @@ def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
 def decode_request_in_steps(
     key: ApiKey, version: int, body: ByteBuffer
 ) -> Generator[None, None, Message]:
-    """Decode like `decode_request`, but as a generator with a step after each item, for long requests."""
+    """Decode like `decode_request`, but as a generator that yields after each array item, for long requests. The
+    generator returns the message.
+    """
     decoder = _decoders_in_steps.get((key, version))
     if decoder is None:
         decoder = _decoders_in_steps[key, version] = compile_decoder_in_steps(
@@ -96,9 +99,9 @@ def decode_request_in_steps(
 
 
 def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) -> RequestDecoder:
-    """Make a function that decodes the whole message's bytes to an instance of `message`, and raises Malformed.
+    """Generate a function that decodes bytes to an object of the class `message`. The function raises Malformed.
 
-    Generated for Heartbeat 3, shortened:
+    The code for version 3 of Heartbeat, shortened:
 
         def decode(data):
             end = len(data); pos = 0; items = 10000
@@ -128,10 +131,11 @@ def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) 
 def compile_decoder_in_steps(
     message: type[Message], version: int, *, is_flexible: bool
 ) -> RequestSteps:
-    """Make a generator function that decodes like `compile_decoder`'s, with a step after each array item.
+    """Generate a generator function that decodes like the function of `compile_decoder`, but yields after each array
+    item.
 
-    The generator returns the message. So the decoding of a long request can be spread over many turns of the event
-    loop.
+    So the decoding of a long request can be spread over many iterations of the event loop. The generator returns the
+    message.
     """
     generated = _generated(message, version, is_flexible=is_flexible, in_steps=True)
     name = f"{message.__name__} {version}"
@@ -175,7 +179,10 @@ def _generated(message: Any, version: int, *, is_flexible: bool, in_steps: bool)
 
 
 class _Source:
-    """The source of one generated function. `level` is the indentation of a line; each name is used once."""
+    """The source code of one generated function. Each variable name occurs once. `level` is the indentation of a line.
+
+    Each method that takes a `target` generates code that decodes a value and assigns it to this expression.
+    """
 
     def __init__(
         self, version: int, is_flexible: bool, has_long_names: bool, *, in_steps: bool
@@ -189,7 +196,7 @@ class _Source:
         self._names = 0
 
     def struct(self, field: Any, cls: Any, target: str, level: int) -> None:
-        """Decode a struct's fields, then its tags; `target` becomes an instance of `cls`."""
+        """Generate code that decodes a struct's fields and tagged fields; `target` becomes an object of `cls`."""
         holder = self._name("cls")
         self.scope[holder] = cls
         self._emit(level, f"{target} = new({holder})")
@@ -217,7 +224,7 @@ class _Source:
         self._emit(level, f"pos += {size}")
 
     def _value(self, field: Any, target: str, level: int, *, is_element: bool = False) -> None:
-        """Decode a field, or an element of an array: an array's `nullable` does not apply to its elements."""
+        """Generate code that decodes a field or, with `is_element`, an element of an array, which is never null."""
         kind = field._type_str
         if field.is_struct_array() or field.is_array():
             self._array(field, target, level)
@@ -266,8 +273,8 @@ class _Source:
         self._null_or_refuse(field, target, length, level, may_be_null=not is_element)
 
     def _bytes_max(self, field: Any) -> int | None:
-        """Return the greatest length of a string field, in bytes; None if its length field is the only limit, and for
-        fields of other types.
+        """Return the most bytes that a string field may have. Return None for fields of other types, and if the int16
+        length is the only limit.
         """
         if field._type_str != "string":
             return None
@@ -359,7 +366,7 @@ class _Source:
         )
 
     def _least(self, field: Any) -> int:
-        """Return the smallest number of bytes that one element can have."""
+        """Return the smallest number of bytes that a value of this field can have."""
         kind = field._type_str
         if field.is_struct():
             fields = field.untagged_fields(self._version)

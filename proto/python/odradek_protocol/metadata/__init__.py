@@ -1,6 +1,6 @@
-"""Metadata records, and the image that results from replaying them.
+"""The cluster's metadata: records that describe changes, and the image that results from replaying the records.
 
-`records` has the changes and `codec` their encoding; `image` has the result of replaying them and the differences
-between images; `snapshot` has the encoding of a whole image, `features` the feature levels, and `config_definitions`
-and `configs` the configs.
+`records` defines the records and `codec` encodes them. `image` replays records and compares images. `snapshot` encodes
+a whole image. `features` defines the feature levels. `config_definitions` defines the configs, and `configs` looks up
+their values.
 """

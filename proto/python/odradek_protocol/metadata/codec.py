@@ -1,19 +1,19 @@
-"""The encoding of metadata records: msgpack arrays whose types are checked on reading.
+"""The encoding of metadata records: msgpack arrays whose types are checked when they are decoded.
 
-A record is `[type id, version, field, field, ...]` in the order of its class. A batch is
-`[format, controller epoch, [record, ...]]`. Names are not encoded, so a field may be renamed, but
-fields must never be reordered. Reading checks each value against the field's type, so damaged or hostile
-bytes raise `MetadataDecodeError` and never put an object of the wrong type into the image; lengths are
-bounded by the bytes that are there (msgpack's own default). A type, a version or a field that this
-program does not know raises `NewerProgramNeeded`, because ignoring it would give this process another
-image than the others have.
+A record is `[type id, version, field, field, ...]`, with the fields in the order of its class. A batch is
+`[format, controller epoch, [record, ...]]`. Field names are not encoded, so a field may be renamed, but fields must
+never be reordered.
 
-The `metadata.version` of the cluster decides what may be written: each record is written in the highest
-version that the level allows. A record or a field above the level is a bug of the writer, which an assert
-reports.
+The decoder compares each value with the type of its field. So damaged or hostile bytes raise `MetadataDecodeError` and
+never put an object of a wrong type into the image. A length may not exceed the size of the input (msgpack's default). A
+record type, version or field that this program does not know raises `NewerProgramNeeded`: if this process ignored it,
+its image would differ from the images of the other processes.
 
-A batch may have 10,000 records, and controllers encode and replay a batch in one piece. Therefore records are
-`msgspec.Struct`s: a record costs about 0.5 us to encode and 2 us to decode.
+Each record is written in the highest version that the cluster's `metadata.version` allows. Writing a record or a field
+that needs a higher level is a bug, and an assertion fails.
+
+A batch may have 10,000 records, and controllers encode and replay a batch in one step. Therefore records are
+`msgspec.Struct`s: a record takes about 0.5 us to encode and 2 us to decode.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ __all__ = [
 BATCH_FORMAT: Final = 1
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-# A part of msgspec's error for a struct with more fields than the class has. `Endpoint` is the only struct inside
-# records.
+# This text is a part of msgspec's error for a struct with more fields than its class has. `Endpoint` is the only struct
+# that records contain.
 _MORE_FIELDS: Final = "of at most length"
 _BYTES: Final = (bytes,)
 _RECORDS_PER_STEP: Final = 1000
 
 
 def encode_batch(batch: MetadataBatch, *, level: int) -> bytes:
-    """Encode a batch at this `metadata.version`; equal batches give equal bytes."""
+    """Encode a batch for the `metadata.version` `level`. Equal batches have equal bytes."""
     return _pack([BATCH_FORMAT, batch.controller_epoch, _rows(batch.records, level)])
 
 
 def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
-    """Decode a batch. Raises `MetadataDecodeError` for bytes that are not a batch."""
+    """Decode a batch. Raises `MetadataDecodeError` if the bytes are not a batch that this program can read."""
     steps = batch_steps(payload)
     while True:
         try:
@@ -71,8 +71,8 @@ def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
 
 
 def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBatch]:
-    """Decode a batch like `decode_batch`, but as a generator, so that the event loop can get turns
-    between its steps.
+    """Decode a batch like `decode_batch`, but as a generator that yields after every 1,000 records, so that the caller
+    can let the event loop do other work in between. The generator returns the batch.
     """
     value = _unpacked(payload)
     if not isinstance(value, tuple) or len(value) < 3:
@@ -81,7 +81,10 @@ def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBa
     if type(batch_format) is not int or batch_format < BATCH_FORMAT:
         raise MetadataDecodeError(f"batch format {batch_format!r} is not {BATCH_FORMAT}")
     if batch_format > BATCH_FORMAT or len(value) > 3:
-        raise NewerProgramNeeded(f"a batch of format {batch_format} with {len(value)} parts")
+        raise NewerProgramNeeded(
+            f"the metadata has a batch of format {batch_format} with {len(value)} parts, this program reads format"
+            f" {BATCH_FORMAT} with 3 parts"
+        )
     if not isinstance(rows, tuple):
         raise MetadataDecodeError("the records are not an array")
     epoch = _read_int(controller_epoch)
@@ -94,22 +97,25 @@ def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBa
 
 
 def encode_record(record: MetadataRecord, *, level: int) -> bytes:
-    """Encode one record in the form in which snapshots contain it."""
+    """Encode one record for the `metadata.version` `level`."""
     return _pack(_rows((record,), level)[0])
 
 
 def encode_records(records: Sequence[MetadataRecord], *, level: int) -> bytes:
-    """Encode several records as one array."""
+    """Encode several records as one array, for the `metadata.version` `level`. Snapshots consist of such arrays."""
     return _pack(_rows(records, level))
 
 
 def decode_record(payload: bytes | memoryview) -> MetadataRecord:
-    """Decode one record. Raises `MetadataDecodeError` for bytes that are not a record."""
+    """Decode one record. Raises `MetadataDecodeError` if the bytes are not a record that this program can read."""
     return _record(_unpacked(payload))
 
 
 def decode_records(payload: bytes | memoryview) -> tuple[MetadataRecord, ...]:
-    """Decode an array of records. Raises `MetadataDecodeError` for bytes that are not one."""
+    """Decode an array of records, as `encode_records` encodes them.
+
+    Raises `MetadataDecodeError` if the bytes are not an array of records that this program can read.
+    """
     value = _unpacked(payload)
     if not isinstance(value, tuple):
         raise MetadataDecodeError("the records are not an array")
@@ -126,14 +132,14 @@ def _unpacked(payload: bytes | memoryview) -> object:
 
 
 class _Form(NamedTuple):
-    """A version of a record: its number, and the defaults of the last fields, which only later versions have."""
+    """A version of a record class, and the defaults of those last fields that only later versions have."""
 
     version: int
     later_defaults: tuple[object, ...]
 
 
 class _Layout:
-    """The layout of one class of records: its fields, in order, and its versions."""
+    """The fields of one record class, in the order in which they are encoded, and its versions."""
 
     def __init__(self, cls: type[MetadataRecord]) -> None:
         self.cls = cls
@@ -146,7 +152,7 @@ class _Layout:
         self._forms: dict[int, _Form] = {}
 
     def form(self, level: int) -> _Form:
-        """Return the version in which a record is written at this `metadata.version`."""
+        """Return the version in which records of this class are written while `metadata.version` is `level`."""
         form = self._forms.get(level)
         if form is None:
             version = sum(since <= level for since in self.cls.LEVELS) - 1
@@ -158,7 +164,7 @@ class _Layout:
         return form
 
     def refusal(self, error: msgspec.ValidationError) -> MetadataDecodeError:
-        """Return the error to raise for fields that do not fit the record's layout."""
+        """Return the error to raise if msgspec cannot convert the fields of a record to this class."""
         if _MORE_FIELDS in str(error):
             return NewerProgramNeeded(f"{self.cls.__name__}: {error}")
         return MetadataDecodeError(f"{self.cls.__name__}: {error}")
@@ -208,7 +214,7 @@ def _record(row: Any) -> MetadataRecord:  # Any, because it is what msgpack retu
 
 
 def _refusal(row: Any) -> MetadataDecodeError:
-    """Return the error to raise for a row that is not a record of a known version."""
+    """Return the error to raise for a decoded array that is not a record of a known type and version."""
     if type(row) is not tuple or len(row) < 2:
         return MetadataDecodeError("a record is not an array that begins with its type and version")
     type_id, version = _read_int(row[0]), _read_int(row[1])
@@ -216,12 +222,12 @@ def _refusal(row: Any) -> MetadataDecodeError:
         return MetadataDecodeError(f"record type {type_id}, version {version} is not valid")
     layout = _BY_TYPE_ID.get(type_id)
     if layout is None:
-        return NewerProgramNeeded(f"unknown record type {type_id}")
+        return NewerProgramNeeded(f"the metadata has records of the unknown record type {type_id}")
     name = layout.cls.__name__
     if version > layout.newest:
         return NewerProgramNeeded(
-            f"{name} version {version}; this program knows versions up to {layout.newest}"
+            f"the metadata has {name} records of version {version}, this program reads versions up to {layout.newest}"
         )
     return NewerProgramNeeded(
-        f"{name} with {len(row) - 2} fields; this program knows {layout.length_max - 2}"
+        f"the metadata has {name} records with {len(row) - 2} fields, this program knows {layout.length_max - 2}"
     )

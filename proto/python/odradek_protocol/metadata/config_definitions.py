@@ -1,18 +1,15 @@
-"""The configs of topics and brokers: names, types, ranges, defaults, documentation, and how values are read.
+"""The configs of topics, groups and brokers: names, types, ranges, defaults and documentation.
 
-Values are text in every protocol and in every record, as in Kafka; `ConfigDefinition.parse` is the one
-place that reads them. A value that does not fit is a `ConfigError` whose message names the config,
-the value and what would fit.
+Values are text in every protocol and record, as in Kafka. `ConfigDefinition.parse` parses them, or raises a
+`ConfigError` that names the config, the value, and the values that are allowed.
 
-Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that holds the
-cluster's default for it. A few configs that programs set by habit are accepted but have no effect, and their
-documentation says so (WITHOUT_EFFECT). `INERT_TOPIC_CONFIGS` are Kafka's configs of mechanisms that do not exist here.
-They are accepted, so that a tool can copy a topic's configs, and listed only where they are set. Values that would
-require a missing mechanism are refused.
+Topic configs have Kafka's names, except `durability`, which Kafka does not have. For each topic config there is a
+broker config with the cluster's default. A few configs that programs often set are accepted but have no effect, and
+their documentation says so (WITHOUT_EFFECT). `INERT_TOPIC_CONFIGS` has Kafka's configs of mechanisms that Odradek
+lacks. They can be set, so that a tool can copy a topic's configs, unless the value requires the mechanism.
 
-Broker configs can be set at run time. On the resource broker "" a config is the default of all brokers. A
-cluster-wide config is allowed only there: two brokers that disagree about `min.insync.replicas` would be
-two clusters.
+Broker configs can be set at run time. The resource broker "" has the defaults of all brokers. A cluster-wide config can
+be set only for broker "", because brokers must not differ in values such as `min.insync.replicas`.
 """
 
 from __future__ import annotations
@@ -31,11 +28,11 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A config does not exist or does not accept this value. The message is meant for users."""
+    """A config does not exist or does not allow a value. The message is meant for users."""
 
 
 class ConfigType(IntEnum):
-    """The type of a config's value, in Kafka's numbers (DescribeConfigs)."""
+    """The type of a config's value, with the numbers of Kafka's DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -48,7 +45,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a config's value, in Kafka's numbers (DescribeConfigs)."""
+    """The place where a config's value was set, with the numbers of Kafka's DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 2
@@ -68,7 +65,9 @@ _VALUE_CHARACTERS_MAX: Final = 32_767
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDefinition:
-    """One config. `minimum` and `maximum` are inclusive; empty `choices` allow any. The default is always allowed."""
+    """The definition of one config. `minimum` and `maximum` are inclusive. If `choices` is empty, any text is allowed.
+    The default is always allowed.
+    """
 
     name: str
     type: ConfigType
@@ -77,15 +76,15 @@ class ConfigDefinition:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    # For a config of topics or groups: the name of its default for all brokers.
+    # For a config of topics or groups: the name of the broker config or broker setting that has its default.
     broker_name: str | None = None
     is_sensitive: bool = False
-    # For a config of brokers: whether it cannot be set for a single broker.
+    # For a config of brokers: whether the config can be set only for all brokers together.
     is_cluster_wide: bool = False
 
     @property
     def default_name(self) -> str:
-        """The name of the broker config that holds the cluster's default of this topic config."""
+        """The name of the broker config that has the cluster's default of this topic config."""
         return self.broker_name or self.name
 
     def parse(self, text: str) -> ConfigValue:
@@ -108,7 +107,7 @@ class ConfigDefinition:
                 return self._ranged(self._whole(text))
 
     def accepts(self) -> str:
-        """Return a text that says which values are allowed: `a whole number (LONG) from -1`."""
+        """Return a text that says which values are allowed, such as `a whole number from -1`."""
         match self.type:
             case ConfigType.BOOLEAN:
                 return " or ".join(self.choices or ("true", "false"))
@@ -146,7 +145,9 @@ class ConfigDefinition:
             raise self._refuse(text)
         low, high = _WHOLE_BOUNDS[self.type]
         if len(digits) > 20 or not low <= int(digits) <= high:
-            raise ConfigError(f"{self.name}: {text!r} does not fit {self.type.name}")
+            raise ConfigError(
+                f"{self.name}: {text!r} is not between {low} and {high} ({self.type.name})"
+            )
         return int(digits)
 
     def _number(self, text: str) -> float:
@@ -168,7 +169,9 @@ class ConfigDefinition:
 
 
 def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that no config has; its message names the most similar one."""
+    """Return the error for a `kind` (topic, broker or group) that has no config `name`. Its message suggests the most
+    similar name in `known`.
+    """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return ConfigError(f"there is no {kind} config {name}{hint}")
@@ -193,9 +196,9 @@ def _topic(
 
 def _level(codec: str, default: int, lowest: int, highest: int, note: str) -> ConfigDefinition:
     name = f"compression.{codec}.level"
-    what = f"The level at which the leader compresses batches of another codec to {codec}"
+    meaning = f"Compression level that the leader uses when compression.type={codec} makes it compress batches again"
     bounds = {"minimum": lowest, "maximum": highest, "broker_name": name}
-    return _topic(name, ConfigType.INT, default, f"{what} (compression.type). {note}", **bounds)
+    return _topic(name, ConfigType.INT, default, f"{meaning}. {note}", **bounds)
 
 
 TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
@@ -205,16 +208,16 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "cleanup.policy",
             ConfigType.LIST,
             "delete",
-            "What happens to old segments: they are deleted (delete), keep only the last value "
-            "of each key (compact), or both. Empty: nothing, the topic keeps everything.",
+            "What happens to old records. delete: old segments are deleted. compact: only the last value of each "
+            "key is kept. Both may be set. Empty: all records are kept.",
             choices=("compact", "delete"),
         ),
         _topic(
             "compression.type",
             ConfigType.STRING,
             "producer",
-            "The codec in which the leader stores and sends batches. It compresses those again that have another one. "
-            "With producer, batches stay as their producer compressed them, which costs the broker nothing.",
+            "The compression in which the leader stores batches. The leader compresses batches with another "
+            "compression again, which costs CPU time. producer: the leader stores batches as the producer sent them.",
             choices=_COMPRESSIONS,
             broker_name="compression.type",
         ),
@@ -233,8 +236,9 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "durability",
             ConfigType.STRING,
             "replicated",
-            "When a produce with acks=all is acknowledged: once every in-sync replica has the batch in memory "
-            "(replicated), or once every one of them has synced it to disk (fsync).",
+            "When a produce request with acks=all is acknowledged. replicated: when every in-sync replica has written "
+            "the batch to its log, perhaps only in the page cache. fsync: when every in-sync replica has synced the "
+            "batch to disk.",
             choices=("replicated", "fsync"),
             broker_name="log.durability.default",
         ),
@@ -250,7 +254,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.messages",
             ConfigType.LONG,
             LONG_MAX,
-            "Each replica syncs its log to disk when so many records are not synced yet. With 1, acks=all waits for "
+            "Each replica syncs its log to disk when this many records are not synced yet. With 1, acks=all waits for "
             "the sync, as with durability=fsync.",
             minimum=1,
             broker_name="log.flush.interval.messages",
@@ -260,7 +264,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             ConfigType.LONG,
             LONG_MAX,
             "Each replica syncs its log to disk when a record has not been synced for this long, in ms (checked every "
-            "100 ms). acks=all does not wait for it. Logs are always synced after a minute at the latest.",
+            "100 ms). acks=all does not wait for this sync. Logs are always synced after a minute at the latest.",
             minimum=0,
             broker_name="log.flush.interval.ms",
         ),
@@ -268,7 +272,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "index.interval.bytes",
             ConfigType.INT,
             4096,
-            "An entry in the offset index about every so many bytes of the log.",
+            "Number of bytes of the log between two entries of the offset index, approximately.",
             minimum=0,
             broker_name="log.index.interval.bytes",
         ),
@@ -276,7 +280,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "max.compaction.lag.ms",
             ConfigType.LONG,
             LONG_MAX,
-            "Longest time that a record may stay uncompacted, in ms.",
+            "Longest time until a record of a compacted topic is compacted, in ms.",
             minimum=1,
             broker_name="log.cleaner.max.compaction.lag.ms",
         ),
@@ -293,7 +297,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "message.timestamp.after.max.ms",
             ConfigType.LONG,
             _HOUR_MS,
-            "How far a record's timestamp may lie in the future, in ms (CreateTime).",
+            "How far a record's timestamp may be in the future, in ms. A batch with a later timestamp is refused. "
+            "Only for message.timestamp.type=CreateTime.",
             minimum=0,
             broker_name="log.message.timestamp.after.max.ms",
         ),
@@ -301,7 +306,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "message.timestamp.before.max.ms",
             ConfigType.LONG,
             LONG_MAX,
-            "How far a record's timestamp may lie in the past, in ms (CreateTime).",
+            "How far a record's timestamp may be in the past, in ms. A batch with an earlier timestamp is refused. "
+            "Only for message.timestamp.type=CreateTime.",
             minimum=0,
             broker_name="log.message.timestamp.before.max.ms",
         ),
@@ -309,8 +315,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "message.timestamp.type",
             ConfigType.STRING,
             "CreateTime",
-            "Whose clock stamps a record: the producer's (CreateTime) or the broker's "
-            "(LogAppendTime).",
+            "Whose clock a record's timestamp is from: the producer's (CreateTime) or the leader's (LogAppendTime).",
             choices=("CreateTime", "LogAppendTime"),
             broker_name="log.message.timestamp.type",
         ),
@@ -318,7 +323,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "min.cleanable.dirty.ratio",
             ConfigType.DOUBLE,
             0.5,
-            "Compact a log when this share of it is not compacted yet.",
+            "Share of a log, from 0 to 1, that must be uncompacted before the log is compacted again.",
             minimum=0,
             maximum=1,
             broker_name="log.cleaner.min.cleanable.ratio",
@@ -327,7 +332,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "min.compaction.lag.ms",
             ConfigType.LONG,
             0,
-            "Shortest time that a record stays uncompacted, in ms.",
+            "Shortest time that a record of a compacted topic stays in the log before it may be compacted, in ms.",
             minimum=0,
             broker_name="log.cleaner.min.compaction.lag.ms",
         ),
@@ -335,8 +340,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "min.insync.replicas",
             ConfigType.INT,
             1,
-            "How many replicas must be in sync for acks=all to succeed; below it nothing new "
-            "becomes visible.",
+            "Number of replicas that must be in sync for acks=all to succeed. While fewer replicas are in sync, "
+            "consumers see no new records.",
             minimum=1,
             broker_name="min.insync.replicas",
         ),
@@ -344,34 +349,34 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "preallocate",
             ConfigType.BOOLEAN,
             False,
-            f"{WITHOUT_EFFECT}: a segment's file grows as it is written.",
+            f"{WITHOUT_EFFECT}: files of segments are not preallocated, they grow with each append.",
         ),
         _topic(
             "retention.bytes",
             ConfigType.LONG,
             -1,
-            "Delete the oldest closed segments of a partition above this size, in bytes; -1: no limit.",
+            "Size of a partition above which its oldest closed segments are deleted, in bytes; -1: no limit.",
             minimum=-1,
         ),
         _topic(
             "retention.ms",
             ConfigType.LONG,
             7 * 24 * _HOUR_MS,
-            "Delete segments whose last record is older than this, in ms; -1: keep for ever.",
+            "Age above which a segment is deleted, in ms; -1: no limit. The age is that of its latest record.",
             minimum=-1,
         ),
         _topic(
             "segment.bytes",
             ConfigType.INT,
             1 << 30,
-            "Size at which a new segment begins, in bytes.",
+            "Size of a segment at which a new segment begins, in bytes.",
             minimum=14,
         ),
         _topic(
             "segment.index.bytes",
             ConfigType.INT,
             10 << 20,
-            "Largest size of a segment's indexes, in bytes; a full one begins a new segment.",
+            "Largest size of each index of a segment, in bytes. A new segment begins when an index is full.",
             minimum=4,
             broker_name="log.index.size.max.bytes",
         ),
@@ -379,7 +384,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "segment.jitter.ms",
             ConfigType.LONG,
             0,
-            f"{WITHOUT_EFFECT}: segments roll by segment.ms and segment.bytes alone.",
+            f"{WITHOUT_EFFECT}: only segment.ms and segment.bytes determine when a new segment begins.",
             minimum=0,
             broker_name="log.roll.jitter.ms",
         ),
@@ -387,7 +392,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "segment.ms",
             ConfigType.LONG,
             7 * 24 * _HOUR_MS,
-            "Age at which a new segment begins even if this one is not full, in ms.",
+            "Age of a segment at which a new segment begins even if the segment is not full, in ms.",
             minimum=1,
             broker_name="log.roll.ms",
         ),
@@ -395,7 +400,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "unclean.leader.election.enable",
             ConfigType.BOOLEAN,
             False,
-            "Whether a replica that may lack acknowledged records may lead when no other can.",
+            "Whether a replica that may lack acknowledged records may become leader if no other replica can. "
+            "Acknowledged records may then be lost.",
             broker_name="unclean.leader.election.enable",
         ),
     )
@@ -415,8 +421,8 @@ def _inert(
 
 
 _NOT_TIERED: Final = "there is no tiered storage"
-_THROTTLED: Final = "follower.replication.throttled.rate of a broker throttles all that it copies"
-_CURRENT_FORMAT: Final = "batches have Kafka's current format"
+_THROTTLED: Final = "the broker config follower.replication.throttled.rate throttles all replicas that are far behind"
+_CURRENT_FORMAT: Final = "batches always have Kafka's current format, v2"
 INERT_TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
     definition.name: definition
     for definition in (
@@ -441,8 +447,8 @@ GROUP_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             name="consumer.heartbeat.interval.ms",
             type=ConfigType.INT,
             default="3000",
-            documentation="Heartbeat interval of the members of this consumer group (KIP-848) while it is "
-            "stable, in ms; three of them fit into a session.",
+            documentation="Heartbeat interval of the members of this consumer group (KIP-848) while the group is "
+            "stable, in ms. It must be below consumer.session.timeout.ms.",
             minimum=100,
             broker_name="group.consumer.heartbeat.interval.ms",
         ),
@@ -450,8 +456,8 @@ GROUP_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             name="consumer.session.timeout.ms",
             type=ConfigType.INT,
             default="45000",
-            documentation="A member of this consumer group (KIP-848) that sends no heartbeat for this long is "
-            "removed, in ms.",
+            documentation="Time after which a member of this consumer group (KIP-848) is removed if it sends no "
+            "heartbeat, in ms.",
             minimum=1_000,
             maximum=1_800_000,
             broker_name="group.consumer.session.timeout.ms",
@@ -493,7 +499,7 @@ _CLUSTER_CONFIGS: Final = (
         "auto.create.topics.enable",
         ConfigType.BOOLEAN,
         True,
-        "Whether a topic that a client asks for is created.",
+        "Whether a topic that does not exist is created when a client requests its metadata, if the client allows it.",
     ),
     _cluster(
         "auto.leader.rebalance.enable",
@@ -512,14 +518,15 @@ _CLUSTER_CONFIGS: Final = (
         "leader.imbalance.check.interval.seconds",
         ConfigType.LONG,
         300,
-        "How often the controller checks where preferred leaderships are, in s.",
+        "How often the controller checks whether brokers lead the partitions whose preferred leaders they are, in s.",
         minimum=1,
     ),
     _cluster(
         "leader.imbalance.per.broker.percentage",
         ConfigType.INT,
         10,
-        "Share of a broker's preferred leaderships that may be elsewhere, in %.",
+        "Share of the partitions with this preferred leader that other brokers may lead, in %. Above it, the controller"
+        " moves leaderships back to the broker.",
         minimum=0,
         maximum=100,
     ),
@@ -534,8 +541,8 @@ _CLUSTER_CONFIGS: Final = (
         "unclean.recovery.wait.ms",
         ConfigType.LONG,
         30_000,
-        "With unclean election on: how long to wait for the last known good replicas before the "
-        "longest log that is there may lead, in ms.",
+        "How long an unclean election waits for the replicas that last had all committed records, in ms. After that "
+        "the replica with the longest log among the live ones becomes leader.",
         minimum=0,
     ),
 )
@@ -545,8 +552,8 @@ _SINGLE_BROKER_CONFIGS: Final = (
         name="follower.replication.throttled.rate",
         type=ConfigType.LONG,
         default="0",
-        documentation="Most bytes a second that all replicas of a broker together receive while they are far "
-        "behind their leaders, as new ones are; 0: no limit. Unlike Kafka's, it needs no list of replicas.",
+        documentation="Most bytes per second that all replicas of a broker together fetch while they are far behind "
+        "their leaders, as new replicas are; 0: no limit. Unlike in Kafka, no list of replicas is needed.",
         minimum=0,
     ),
     _inert("leader.replication.throttled.rate", ConfigType.LONG, "0", _THROTTLED, minimum=0),
@@ -554,14 +561,14 @@ _SINGLE_BROKER_CONFIGS: Final = (
         name="max.connections",
         type=ConfigType.INT,
         default="10000",
-        documentation="Connections of clients that a broker's Kafka listeners accept, all together.",
+        documentation="Most connections that all Kafka listeners of a broker together accept.",
         minimum=0,
     ),
     ConfigDefinition(
         name="max.connections.per.ip",
         type=ConfigType.INT,
         default=str(INT_MAX),
-        documentation="Connections that a broker's Kafka listeners accept from one address.",
+        documentation="Most connections that all Kafka listeners of a broker together accept from one IP address.",
         minimum=0,
     ),
 )
@@ -588,7 +595,6 @@ CLUSTER_CONFIGS: Final = {
         )
     )
 }
-"""Configs that have one value in the whole cluster: no broker has a setting for them.
-
-Controllers take them as settings for the first start of a cluster; later they are changed at run time.
+"""Configs that have one value in the whole cluster, so brokers have no settings for them. Controllers accept them as
+settings, which count only at the first start of the cluster.
 """

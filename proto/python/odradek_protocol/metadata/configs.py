@@ -1,7 +1,7 @@
-"""Lookups of configs, for controllers, brokers, the command line and REST.
+"""Functions that look up the values of configs. Controllers, brokers, the command line and REST use them.
 
-A topic config's value is the topic's own, else the cluster's default (a broker config, set on the
-resource broker ""), else the built-in default. The first two can be changed at run time without a restart.
+A topic config may be set for the topic. Otherwise it has the cluster's default, which is a config of the broker
+resource "" (all brokers); otherwise the built-in default. Both settings can be changed at run time.
 """
 
 from __future__ import annotations
@@ -45,22 +45,25 @@ __all__ = [
 
 
 def why_no_configs(resource_type: int) -> str:
-    """Return why resources of a type have no configs here. The type may be one of Kafka's, or unknown."""
+    """Return an error text that says why resources of this type have no configs in Odradek.
+
+    `resource_type` is a number of Kafka's ConfigResource.Type, or an unknown number.
+    """
     return _WITHOUT_CONFIGS.get(
         resource_type,
-        f"resources of type {resource_type} have no configs; topics (2), brokers (4) and groups (32) have",
+        f"resources of type {resource_type} have no configs; only topics (2), brokers (4) and groups (32) have configs",
     )
 
 
 _WITHOUT_CONFIGS: Final = {
-    8: "the levels of loggers cannot be changed at run time: set log.level and restart the broker",
-    16: "brokers do not collect metrics of clients (KIP-714), so there are no client-metrics to configure; clients work"
-    " without",
+    8: "log levels cannot be changed at run time: set log.level and restart the broker",
+    16: "brokers do not collect metrics from clients (KIP-714), so there are no client-metrics configs; clients work"
+    " without them",
 }
 
 
 def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition]:
-    """Return the configs of resources of this type, by name."""
+    """Return the definitions of all configs that resources of this type have, by name."""
     match resource_type:
         case ConfigResourceType.TOPIC:
             return TOPIC_CONFIGS | INERT_TOPIC_CONFIGS
@@ -73,7 +76,7 @@ def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition
 
 
 def definition_of(resource_type: ConfigResourceType, name: str) -> ConfigDefinition:
-    """Return the config of this name; raises `ConfigError` with the nearest name if there is none."""
+    """Return the definition of a config. Raises `ConfigError`, which names the most similar config, if none exists."""
     table = definitions(resource_type)
     if (definition := table.get(name)) is None:
         raise unknown_config(resource_type.name.lower(), name, table)
@@ -81,12 +84,12 @@ def definition_of(resource_type: ConfigResourceType, name: str) -> ConfigDefinit
 
 
 def check_config(resource_type: ConfigResourceType, name: str, value: str) -> ConfigValue:
-    """Parse a config's value; raises `ConfigError` if the config is unknown or does not take the value."""
+    """Parse the value of a config. Raises `ConfigError` if the config is unknown or does not allow the value."""
     return definition_of(resource_type, name).parse(value)
 
 
 def check_together(topic_configs: dict[str, str]) -> None:
-    """Check whether a topic's own configs contradict each other; raises `ConfigError` if they do."""
+    """Raise `ConfigError` if the configs that are set for a topic contradict each other."""
     lags = [
         topic_configs.get(name, TOPIC_CONFIGS[name].default)
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -98,7 +101,7 @@ def check_together(topic_configs: dict[str, str]) -> None:
 
 
 def check_group_together(group_configs: dict[str, str]) -> None:
-    """Check whether a group's own configs contradict each other; raises `ConfigError` if they do."""
+    """Raise `ConfigError` if the configs that are set for a group contradict each other."""
     heartbeat_ms = group_configs.get("consumer.heartbeat.interval.ms")
     session_ms = group_configs.get("consumer.session.timeout.ms")
     if heartbeat_ms and session_ms and int(heartbeat_ms) >= int(session_ms):
@@ -111,7 +114,7 @@ def check_group_together(group_configs: dict[str, str]) -> None:
 def resolve_topic_config(
     image: MetadataImage, topic: str, definition: ConfigDefinition
 ) -> tuple[str, ConfigSource]:
-    """Return a topic config's present value and its source."""
+    """Return the present value of a topic config, and where the value comes from."""
     own = image.config_of(ConfigResourceType.TOPIC, topic)
     if definition.name in own:
         return own[definition.name], ConfigSource.TOPIC
@@ -126,7 +129,11 @@ def resolve_topic_config(
 def resolve_broker_config(
     image: MetadataImage, broker: str, definition: ConfigDefinition
 ) -> tuple[str, ConfigSource]:
-    """Return a broker config's present value and its source; broker "" is the default of all brokers."""
+    """Return the present value of a broker config, and where the value comes from.
+
+    `broker` is the broker id as text, or "" for the default of all brokers. The settings with which the broker was
+    started are not known here.
+    """
     own = image.config_of(ConfigResourceType.BROKER, broker)
     if broker and definition.name in own:
         return own[definition.name], ConfigSource.BROKER
@@ -139,7 +146,10 @@ def resolve_broker_config(
 def resolve_group_config(
     image: MetadataImage, group: str, definition: ConfigDefinition
 ) -> tuple[str, ConfigSource]:
-    """Return a group config's present value and its source; a broker adds its own default."""
+    """Return the present value of a group config, and where the value comes from.
+
+    If the config is not set for the group, this is the built-in default. A broker's setting may override that default.
+    """
     own = image.config_of(ConfigResourceType.GROUP, group)
     if definition.name in own:
         return own[definition.name], ConfigSource.GROUP
@@ -147,15 +157,16 @@ def resolve_group_config(
 
 
 def cluster_config(image: MetadataImage, name: str) -> ConfigValue:
-    """Return a cluster-wide config's present value, parsed."""
+    """Return the present value of a cluster-wide config, parsed."""
     definition = BROKER_CONFIGS[name]
     return definition.parse(resolve_broker_config(image, "", definition)[0])
 
 
 def set_topic_configs(image: MetadataImage, topic: str) -> dict[str, str]:
-    """Return the configs that are set for a topic, by their topic names; unset ones are left out.
+    """Return the topic configs that are set for a topic or as the cluster's default, by the names of the topic configs.
 
-    The topic's own value wins over the cluster's default; a process adds its own defaults.
+    A value that is set for the topic takes precedence. Configs that are set nowhere are missing, and the caller applies
+    its own defaults.
     """
     values: dict[str, str] = {}
     cluster = image.config_of(*ALL_BROKERS)

@@ -1,22 +1,22 @@
-"""Feature levels: the formats and features that all members of a cluster have agreed to use (KIP-584).
+"""Feature levels: the formats and features that a cluster uses (KIP-584).
 
-A member registers, by feature, the range of levels that its program supports. A feature that is not
-in the registration is not supported: level 0. A level is raised by command, and only when every
-registered broker and every voter supports it, so that no member is excluded.
+Each broker and controller registers the range of levels of each feature that its program supports. A feature that is
+missing in a registration is not supported, which means level 0. A command raises the level of a feature, and only when
+every registered broker and every voter supports the new level, so that no process is excluded.
 
-`metadata.version` says which records and which of their fields may be written (`codec`):
+`metadata.version` determines which records and which of their fields may be written (`codec`):
 
     1  the records of the first release
-    2  the metadata log has an incarnation id; controllers register; registrations have minima
-    3  registrations of brokers and controllers name their host
+    2  the metadata log has an incarnation id; controllers register; registrations have lowest levels of features
+    3  registrations of brokers and controllers have the name of their host
 
-It never falls, because the records of a level stay in the log. Programs of level 1 registered no features
-at all, and wrote `transaction.version` 2 into new clusters although they had no transactions. So an
-empty registration stands for `UNREGISTERED_LEVELS`, and the level of `transaction.version` counts
-only from `metadata.version` 2 on; raising to 2 resets it.
+`metadata.version` is never lowered, because the records of a level stay in the log. Programs of level 1 registered no
+features at all, so a registration without features means `UNREGISTERED_LEVELS`. They also wrote `transaction.version` 2
+into new clusters although they had no transactions. So the level of `transaction.version` counts only from
+`metadata.version` 2 on, and raising `metadata.version` to 2 resets it.
 
-`transaction.version` is 0 (no transactions), 1 (transactions) or 2 (KIP-890: clients that know it get a new epoch with
-each transaction, and leaders add the partitions that a transaction writes).
+`transaction.version` is 0 (no transactions), 1 (transactions) or 2 (KIP-890). With level 2, clients that support it get
+a new producer epoch with each transaction, and partition leaders register the partitions that a transaction writes to.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     }
 )
 
-# The levels of a broker or controller that registers no features: a release that knows only metadata.version 1.
+# The highest levels that a broker or controller supports if it registers no features. Such a process has a release that
+# knows only metadata.version 1.
 UNREGISTERED_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 1, METADATA_VERSION: 1}
 )
@@ -57,7 +58,7 @@ INITIAL_LEVELS: Final = (
 FeatureLevels = tuple[tuple[str, int], ...]  # (name, level), sorted by name
 
 
-# The highest levels of this release as a registration lists them; level 0 is left out.
+# The highest levels of this release, as a registration contains them. A feature whose level is 0 is missing.
 OWN_MAXIMA: Final[FeatureLevels] = tuple(
     (name, highest) for name, (_, highest) in sorted(SUPPORTED_FEATURES.items()) if highest > 0
 )
@@ -67,6 +68,9 @@ OWN_MINIMA: Final[FeatureLevels] = tuple(
 
 
 def highest_supported(registered: Sequence[tuple[str, int]], name: str) -> int:
-    """Return the highest level of a feature that a member supports by its registration."""
+    """Return the highest level of the feature `name` that a broker or controller supports.
+
+    `registered` has the highest levels of its registration.
+    """
     levels = dict(registered) if registered else UNREGISTERED_LEVELS
     return levels.get(name, 0)

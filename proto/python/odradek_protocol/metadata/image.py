@@ -1,22 +1,21 @@
-"""The cluster's metadata as replayed so far: the one value that controllers and brokers share.
+"""The metadata image: the cluster's metadata after replaying the metadata log up to some offset.
 
-    records, in order of offset --replay--> MetadataImage --reads--> handlers that decide or serve
+    metadata records, in order of offset --replay--> MetadataImage <--read-- handlers of controllers and brokers
 
-An image changes only by `replay`, which is total and deterministic: the same records give the same image
-in every process. Replaying trusts its records, because the controller checked them before it proposed
-them. A record that does not fit (a partition of an unknown topic, an epoch that is not the broker's) is
-a bug, which an assert reports with its values.
+Only `replay` changes an image. It is deterministic: the same records result in the same image in every process. The
+controller has checked the records before it proposed them. A record that contradicts the image, such as one for a
+partition of an unknown topic or with a stale broker epoch, is a bug, which an assertion reports.
 
-`replay` replaces the states that it changes: `BrokerState` and `PartitionState` objects are frozen, and
-any code may keep and compare them. The image itself and its `TopicState`s are owned by one event loop;
-`copy` gives an independent image that shares all frozen objects, at about 20 ns a partition, so
-that a snapshot can be written on another thread while this image changes further.
+`BrokerState` and `PartitionState` objects are frozen. `replay` replaces them instead of changing them, so any code may
+store and compare them. The image itself and its `TopicState`s belong to one event loop. `copy` returns an independent
+image that shares all frozen objects, which takes about 20 ns for each partition. With a copy, a snapshot can be written
+on another thread while the original image changes.
 
-Invariants, numbered as in tests/sim/README.md (the controller keeps them, `check` asserts them in tests):
-- a partition's replicas are distinct, its ISR and ELR are disjoint parts of them, and ISR and ELR
-  are not both empty (I6); a leader is in the ISR;
-- with |ISR| >= min.insync.replicas the ELR is empty (I6);
-- partition epochs, leader epochs and broker epochs never fall (I8), because replaying only adds.
+Invariants, numbered as in tests/sim/README.md (the controller ensures them, and tests assert them with `check`):
+- The replicas of a partition are distinct. The ISR and the ELR are disjoint subsets of the replicas and are not both
+  empty (I6). The leader is in the ISR.
+- If the ISR has at least min.insync.replicas members, the ELR is empty (I6).
+- Partition epochs, leader epochs and broker epochs never fall (I8), because `replay` only increases them.
 """
 
 from __future__ import annotations
@@ -76,7 +75,9 @@ from odradek_protocol.metadata.records import (
     UserScramCredential,
 )
 
-PartitionState: TypeAlias = Partition  # the state of a partition is its whole record
+PartitionState: TypeAlias = (
+    Partition  # the record that creates a partition has all fields of its state
+)
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 ConfigResource: TypeAlias = tuple[ConfigResourceType, str]
 
@@ -88,7 +89,7 @@ _NO_CONFIGS: Final[MappingProxyType[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """A broker's present registration, as committed."""
+    """The present registration of a broker."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch  # the metadata offset of the broker's registration
@@ -102,21 +103,21 @@ class BrokerState:
     in_shutdown: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
     feature_minima: tuple[tuple[str, int], ...] = ()
-    host_id: str | None = None  # None: the broker is taken to be alone on its host
+    host_id: str | None = None  # None: the broker counts as the only one on its host
 
     @property
     def is_live(self) -> bool:
-        """Whether the broker may lead and join ISRs: it is unfenced and not shutting down."""
+        """Whether the broker may lead partitions and join ISRs: it is neither fenced nor in a controlled shutdown."""
         return not self.fenced and not self.in_shutdown
 
     def endpoint(self, name: str) -> Endpoint | None:
-        """Return the broker's endpoint for a listener, if it has one."""
+        """Return the broker's endpoint for the listener `name`, or None if the broker has no such listener."""
         return next((e for e in self.endpoints if e.name == name), None)
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicState:
-    """A topic; its partitions are a list by index, changed by `MetadataImage.replay` only."""
+    """A topic and its partitions, in the order of their indexes. Only `MetadataImage.replay` changes the list."""
 
     topic_id: TopicId
     name: TopicName
@@ -125,9 +126,8 @@ class TopicState:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataImage:
-    """The metadata of the cluster as of `offset`, inclusive.
-
-    Any code may read its fields; only `replay` changes them.
+    """The cluster's metadata after replaying the metadata log up to and including `offset`. `epoch` is the controller
+    epoch of that entry. Any code may read the fields; only `replay`, `replay_all` and `advance` change them.
     """
 
     offset: MetadataOffset = NO_METADATA_OFFSET
@@ -146,21 +146,22 @@ class MetadataImage:
 
     @property
     def metadata_version(self) -> int:
-        """The level of metadata.version, which determines which records may be written."""
+        """The level of the feature `metadata.version`, which determines the records that may be written."""
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
     def feature_level(self, name: str) -> int:
-        """Return the level of a feature that is in use; 0 means that the feature is off."""
+        """Return the level at which the cluster uses a feature; 0 means that the feature is off."""
+        # Programs of metadata.version 1 wrote this level without having transactions (see `features`).
         if name == TRANSACTION_VERSION and not self.has_identity:
-            return 0  # see `features`
+            return 0
         return self.features.get(name, 0)
 
     @property
     def has_transactions(self) -> bool:
-        """Whether the cluster supports transactions: the feature's level is not 0, and every registered broker
-        supports it.
+        """Whether the cluster supports transactions: the level of `transaction.version` is not 0, and every registered
+        broker supports transactions.
 
-        A broker that is fenced counts too, because it comes back and may lead a partition of a transaction.
+        A fenced broker counts, too, because it may return and lead a partition of a transaction.
         """
         return self.feature_level(TRANSACTION_VERSION) >= 1 and all(
             highest_supported(broker.features, TRANSACTION_VERSION) >= 1
@@ -169,16 +170,16 @@ class MetadataImage:
 
     @property
     def has_identity(self) -> bool:
-        """Whether metadata.version allows the records that identify the metadata log."""
+        """Whether metadata.version allows MetadataIncarnation records, which identify the metadata log."""
         return self.metadata_version >= METADATA_VERSION_WITH_IDENTITY
 
     @property
     def has_hosts(self) -> bool:
-        """Whether metadata.version allows registrations to name their host."""
+        """Whether metadata.version allows registrations to have a `host_id`."""
         return self.metadata_version >= METADATA_VERSION_WITH_HOSTS
 
     def topic(self, name: str) -> TopicState | None:
-        """Return the topic that has this name now."""
+        """Return the topic that has this name now, or None."""
         topic_id = self.topic_ids.get(TopicName(name))
         return None if topic_id is None else self.topics[topic_id]
 
@@ -190,26 +191,23 @@ class MetadataImage:
         return topic.partitions[index]
 
     def partitions(self) -> Iterator[PartitionState]:
-        """Iterate over all partitions, by topic in order of creation, then by index."""
+        """Yield the states of all partitions, by topic in order of creation, then by index."""
         for topic in self.topics.values():
             yield from topic.partitions
 
     def is_live(self, broker_id: BrokerId) -> bool:
-        """Return whether a broker is registered, unfenced and not shutting down."""
+        """Return whether a broker is registered and neither fenced nor in a controlled shutdown."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_live
 
     def config_of(self, resource_type: ConfigResourceType, name: str) -> MappingProxyType[str, str]:
-        """Return the configs that are set on a resource itself, without defaults."""
+        """Return the configs that are set for a resource itself, by name. Defaults are not included."""
         configs = self.configs.get((resource_type, name))
         return _NO_CONFIGS if configs is None else MappingProxyType(configs)
 
     def topic_config(self, topic: str, name: str, *, default_name: str | None = None) -> str | None:
-        """Return a topic's config: its own value, else the cluster's default, else None, which stands for the
-        built-in default.
-
-        `default_name` is the config's name as a broker default (`log.retention.ms`), when it
-        differs from the topic's.
+        """Return the value of a topic config: the value that is set for the topic, or the cluster's default, or None if
+        neither is set. `default_name` is the name of the cluster's default, if it is not `name`.
         """
         own = self.configs.get((ConfigResourceType.TOPIC, topic))
         if own is not None and name in own:
@@ -218,17 +216,15 @@ class MetadataImage:
         return None if cluster is None else cluster.get(default_name or name)
 
     def min_insync_replicas(self, state: PartitionState) -> int:
-        """Return how many in-sync replicas `acks=all` and the high watermark need; at most all of them.
-
-        Leaders and the controller both use this: a partition with fewer replicas than
-        `min.insync.replicas` needs them all (KIP-966's effective minimum).
+        """Return the number of in-sync replicas that `acks=all` and the high watermark need: `min.insync.replicas`, but
+        at most the number of replicas (KIP-966's effective minimum). Leaders and the controller use the same number.
         """
         topic = self.topics[state.topic_id]
         value = self.topic_config(topic.name, "min.insync.replicas")
         return min(1 if value is None else int(value), len(state.replicas))
 
     def copy(self) -> MetadataImage:
-        """Return an independent image that shares the frozen states."""
+        """Return an independent image that shares the frozen objects with this one."""
         return MetadataImage(
             offset=self.offset,
             epoch=self.epoch,
@@ -257,10 +253,11 @@ class MetadataImage:
         record: MetadataRecord,
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply one committed record of the entry at `offset`; `delta` collects what changed.
+        """Apply one committed record of the log entry at `offset`, whose controller epoch is `epoch`, and note the
+        change in `delta`.
 
         Raises:
-            NewerProgramNeeded: a feature is set to a level that this program does not support.
+            NewerProgramNeeded: The record sets a feature to a level that this program does not support.
         """
         self.replay_all(offset, epoch, (record,), delta)
 
@@ -271,7 +268,7 @@ class MetadataImage:
         records: Iterable[MetadataRecord],
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply several records of one entry, as `replay` does."""
+        """Apply several records of one log entry, as `replay` applies one. Raises NewerProgramNeeded."""
         assert offset >= self.offset, f"replay went back from offset {self.offset} to {offset}"
         assert epoch >= self.epoch, f"replay went back from epoch {self.epoch} to {epoch}"
         self.offset, self.epoch = offset, epoch
@@ -280,7 +277,7 @@ class MetadataImage:
             _REPLAY[type(record)](self, record, delta)
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Advance past an entry without records (a leader's no-op, or a void batch)."""
+        """Set offset and epoch to those of a log entry without effect: a leader's no-op, or a batch that is dropped."""
         assert offset >= self.offset, f"replay went back from offset {self.offset} to {offset}"
         self.offset, self.epoch = offset, max(epoch, self.epoch)
 
@@ -410,14 +407,14 @@ class MetadataImage:
         pass
 
     def check(self) -> None:
-        """Assert the invariants in the module's docstring, for tests and the simulator."""
+        """Assert the invariants that the module's docstring lists. Tests and the simulator call this."""
         for state in self.partitions():
             check_partition(state, self.min_insync_replicas(state))
 
 
 def changed(before: PartitionState, record: PartitionChange) -> PartitionState:
-    """Return the state after a change: epochs rise as `records` explains; the record sets the other fields."""
-    leads_anew = record.leader is not None
+    """Return a partition's state after a PartitionChange. The epochs rise as the docstring of `records` describes."""
+    sets_leader = record.leader is not None
     return PartitionState(
         topic_id=before.topic_id,
         partition=before.partition,
@@ -427,7 +424,7 @@ def changed(before: PartitionState, record: PartitionChange) -> PartitionState:
         elr=before.elr if record.elr is None else record.elr,
         adding=before.adding if record.adding is None else record.adding,
         removing=before.removing if record.removing is None else record.removing,
-        leader_epoch=before.leader_epoch + leads_anew,
+        leader_epoch=before.leader_epoch + sets_leader,
         partition_epoch=before.partition_epoch + 1,
         recovering=before.recovering if record.recovering is None else record.recovering,
         lost=before.lost if record.lost is None else record.lost,
@@ -435,17 +432,17 @@ def changed(before: PartitionState, record: PartitionChange) -> PartitionState:
 
 
 def check_partition(state: PartitionState, min_insync_replicas: int) -> None:
-    """Assert the invariants of one partition."""
+    """Assert the invariants of one partition. `min_insync_replicas` is the effective minimum (KIP-966)."""
     replicas, isr, elr = set(state.replicas), set(state.isr), set(state.elr)
     assert len(replicas) == len(state.replicas) > 0, f"replicas are not distinct: {state}"
     assert len(isr) == len(state.isr), f"ISR is not distinct: {state}"
     assert len(elr) == len(state.elr), f"ELR is not distinct: {state}"
     assert isr | elr <= replicas, f"a member of ISR or ELR is not a replica: {state}"
     assert not isr & elr, f"ISR and ELR overlap: {state}"
-    assert isr or elr, f"I6: no copy is known to be good: {state}"
+    assert isr or elr, f"I6: ISR and ELR are both empty: {state}"
     assert len(isr) < min_insync_replicas or not elr, f"I6: ELR beside a full ISR: {state}"
     assert state.leader == NO_LEADER or state.leader in isr, f"leader is not in the ISR: {state}"
-    assert {*state.adding, *state.removing, *state.lost} <= replicas, f"others: {state}"
+    assert {*state.adding, *state.removing, *state.lost} <= replicas, f"not replicas: {state}"
     assert not state.recovering or isr == {state.leader} or not isr, (
         f"RECOVERING with followers in sync: {state}"
     )
@@ -477,13 +474,12 @@ _REPLAY: Final[dict[type[MetadataRecord], Callable[[MetadataImage, Any, Metadata
 
 @dataclass(slots=True, kw_only=True)
 class MetadataDelta:
-    """The changes of a replay, so that a broker applies differences and not whole images.
+    """The changes that one or more calls of `MetadataImage.replay` made, so that a broker need not compare images.
 
-    One delta is passed to any number of `MetadataImage.replay` calls. It holds the former state of everything that
-    changed (None: it did not exist); the image has the present state. Anything that is in no field has not changed.
-
-    `is_of_snapshot`: the image was replaced by that of a snapshot. If both have the same history, anything that the
-    new image lacks was removed by records that this process has not seen.
+    The delta has the keys of all changed objects, and for topics, partitions and brokers their former states (None if
+    they did not exist). The present states are in the image. `is_of_snapshot` means that the image was replaced by the
+    image of a snapshot. Objects that are missing in the new image were deleted by records that this process has not
+    replayed, provided that both images belong to the same metadata log.
     """
 
     is_of_snapshot: bool = False
@@ -501,14 +497,14 @@ class MetadataDelta:
 
     @property
     def topics(self) -> set[TopicId]:
-        """Topics that were created or deleted, or that changed in any partition."""
+        """The ids of topics that were created or deleted, or of which a partition changed."""
         return self.topics_created | set(self.topics_removed) | {tid for tid, _ in self.partitions}
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__ if name != "is_of_snapshot")
 
     def topic_removed(self, topic: TopicState) -> None:
-        """Record that a topic was deleted; earlier changes of its partitions no longer matter."""
+        """Add the deletion of a topic to this delta, and remove the changes of its partitions."""
         if topic.topic_id in self.topics_created:
             self.topics_created.discard(topic.topic_id)
         else:
@@ -519,16 +515,16 @@ class MetadataDelta:
     def partition_changed(
         self, key: tuple[TopicId, PartitionIndex], before: PartitionState | None
     ) -> None:
-        """Record the former state of a changed partition; only the first one is kept."""
+        """Add a changed partition to this delta. `before` is kept only if the partition has no former state yet."""
         self.partitions.setdefault(key, before)
 
     def broker_changed(self, broker_id: BrokerId, before: BrokerState | None) -> None:
-        """Record the former state of a changed broker; only the first one is kept."""
+        """Add a changed broker to this delta. `before` is kept only if the broker has no former state yet."""
         self.brokers.setdefault(broker_id, before)
 
 
 class _UnreadDelta(MetadataDelta):
-    """A delta that nobody reads. It skips the changes of partitions, which are most changes of a batch."""
+    """A delta that nobody reads. It does not store changed partitions, which are most of the changes."""
 
     def partition_changed(
         self, key: tuple[TopicId, PartitionIndex], before: PartitionState | None
@@ -539,10 +535,10 @@ class _UnreadDelta(MetadataDelta):
 def differences(
     before: MetadataImage, after: MetadataImage, *, items_max: int = 1000
 ) -> Iterator[MetadataDelta]:
-    """Yield deltas that together lead from one image to the other: brokers and configs, then topics.
+    """Compare two images, and yield the differences as several deltas: first all but topics, then topics.
 
-    For each delta about `items_max` partitions are compared, and the delta may be empty. So the caller can give the
-    event loop a turn between two deltas. The images must not change meanwhile.
+    Each delta is the result of comparing about `items_max` partitions, and may be empty. So the caller can let the
+    event loop do other work between two deltas. The images must not change until the iterator ends.
     """
     yield _difference_without_topics(before, after)
     delta, seen = MetadataDelta(is_of_snapshot=True), 0

@@ -1,22 +1,21 @@
-"""The metadata records: every change of a cluster's metadata is one of these, and nothing else.
+"""The metadata records. Each change of the cluster's metadata is a record of one of these types.
 
-The active controller decides them, the quorum commits them in atomic batches (one batch is one
-entry of the Raft log), and every controller and broker replays them, in order, into its
-`MetadataImage`. The set follows KRaft's (KIP-500, KIP-631, KIP-966), with names where KRaft
-has numbers.
+The active controller creates records, and the quorum commits them in atomic batches: one batch is one entry of the Raft
+log. Every controller and broker replays all records, in order, into its `MetadataImage`. The record types follow
+KRaft's (KIP-500, KIP-631, KIP-966).
 
-A record says what *is* from now on, not why; a field that is left out of a change (None) keeps its
-value. Three numbers are not written, because replaying computes the same ones everywhere:
+A record has the new values, not the reason of the change. A field of a change that is None keeps its value. Three
+numbers are not in the records, because replaying computes the same numbers everywhere:
 
-- a broker's epoch is the offset of the entry that holds its `RegisterBroker`;
-- `partition_epoch` rises by one with each `PartitionChange`;
-- `leader_epoch` rises by one with each `PartitionChange` that sets `leader`, even to the same one.
+- The epoch of a broker is the offset of the log entry that has its `RegisterBroker` record.
+- `partition_epoch` rises by one with each `PartitionChange`.
+- `leader_epoch` rises by one with each `PartitionChange` that sets `leader`, even to the same broker.
 
-Evolution: fields are appended, with defaults, and never reordered or reused. Each appended field
-begins a new version of its record (`SINCE` has the version by field), and `LEVELS` says, by version,
-from which `metadata.version` on it may be written. A newer reader takes defaults for what is
-missing. An older reader refuses a version, a field or a type that it does not know, because a member that
-ignored it would have another image than the other members. While the level is low enough, it never receives one.
+Compatibility: new fields are appended, with defaults; fields are never reordered or reused. An appended field makes a
+new version of its record. `SINCE` maps the field to that version. `LEVELS` has, for each version, the lowest
+`metadata.version` at which it may be written. A newer program uses the default of a field that is missing. An older
+program refuses a version, field or type that it does not know, because ignoring it would give this process another
+image than the other processes. It never receives one while `metadata.version` is a level that it supports.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ from odradek_protocol.identity import (
 
 
 class RestartClass(IntEnum):
-    """How the last process of a broker ended, which decides whether it may have lost bytes."""
+    """How the previous process of a broker ended. The controller concludes whether the broker may have lost bytes."""
 
-    CLEAN = 1  # a controlled shutdown, whose marker names the previous broker epoch
-    PROCESS = 2  # the process died, but the page cache is whole
+    CLEAN = 1  # by a controlled shutdown, which left a marker file with the broker epoch
+    PROCESS = 2  # the process died, but the page cache survived
     POWER = 3  # any other end: bytes that were not synced may be lost
 
 
 class ConfigResourceType(IntEnum):
-    """The type of a resource that has configs, in Kafka's numbers."""
+    """The type of a resource that has configs, with Kafka's numbers."""
 
     TOPIC = 2
-    BROKER = 4  # an empty name stands for the defaults of all brokers
+    BROKER = 4  # the resource with an empty name has the defaults of all brokers
     GROUP = 32
 
 
 class ScramMechanism(IntEnum):
-    """The mechanism of a SCRAM credential, in Kafka's numbers."""
+    """The mechanism of a SCRAM credential, with Kafka's numbers."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -68,7 +67,7 @@ class ScramMechanism(IntEnum):
 class Endpoint(
     Struct, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
 ):
-    """An address where a broker listens, under the name of a listener (PLAINTEXT, GRPC, REPLICATION, ...)."""
+    """The address of one listener of a broker or controller. `name` is the listener's, such as GRPC or REPLICATION."""
 
     name: str
     host: str
@@ -82,7 +81,7 @@ class Endpoint(
 
 
 class FeatureLevel(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """The cluster uses a feature at this level from now on; 0 switches it off."""
+    """The cluster uses the feature `name` at this level from now on. Level 0 turns the feature off."""
 
     TYPE_ID: ClassVar[int] = 1
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -91,11 +90,11 @@ class FeatureLevel(Struct, frozen=True, kw_only=True, gc=False, array_like=True)
 
 
 class RegisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A broker is registered, and is fenced at first. The offset of this entry is its broker epoch.
+    """A broker is registered, and is fenced at first. The broker epoch is the offset of the log entry with this record.
 
-    `broker_epoch` is written in snapshots only, which do not have the offset of the entry.
-    `features` are the highest levels that its program supports, `feature_minima` the lowest above 0.
-    `host_id` names the machine that the broker runs on. A broker without one counts as a host of its own.
+    `broker_epoch` is written only in snapshots, where the offset of the entry is not known. `features` has the highest
+    levels that the broker's program supports, `feature_minima` the lowest levels that are above 0. `host_id` names the
+    machine on which the broker runs. A broker without it counts as the only broker on its machine.
     """
 
     TYPE_ID: ClassVar[int] = 2
@@ -115,7 +114,9 @@ class RegisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=Tru
 
 
 class BrokerRegistrationChange(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A registered broker is fenced or unfenced, begins or ends a shutdown, or has lost directories."""
+    """A broker is fenced or unfenced, begins or ends a controlled shutdown, or reports failed data directories. A field
+    that is None keeps its value.
+    """
 
     TYPE_ID: ClassVar[int] = 3
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -127,7 +128,7 @@ class BrokerRegistrationChange(Struct, frozen=True, kw_only=True, gc=False, arra
 
 
 class UnregisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A broker's registration is removed, because it will not come back."""
+    """The registration of a broker is removed by a command, because the broker will not return."""
 
     TYPE_ID: ClassVar[int] = 4
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -136,7 +137,7 @@ class UnregisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=T
 
 
 class Topic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A topic is created, without partitions yet."""
+    """A topic is created. `Partition` records for its partitions follow in the same batch."""
 
     TYPE_ID: ClassVar[int] = 5
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -147,11 +148,12 @@ class Topic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 class Partition(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A partition is created with this state. Its epochs are 0, except in a snapshot.
 
-    `isr`: replicas that have all that is committed, as the leader last reported. `elr`: replicas that left the ISR
-    when it was below its minimum, and still have all that is committed (KIP-966). `lost`: replicas that were in the
-    ISR or ELR when they lost bytes (KIP-966's last known ELR, as a set). None of them is elected cleanly before it is
-    back in the ISR; if no other replica is left, all of them must report their log ends. `recovering`: the leader was
-    elected uncleanly and has not yet reported that its recovery is complete.
+    `isr` has the in-sync replicas. `elr` has the eligible leader replicas (KIP-966): they left the ISR while it had
+    less than min.insync.replicas members, and still have all committed records. `lost` has replicas that were in the
+    ISR or ELR when they lost bytes (KIP-966's last known ELR, as a set). A lost replica is not elected cleanly until it
+    is in the ISR again. If all members of the ISR and ELR are lost, the controller elects one of them by their log
+    ends, which all of them must report first. `recovering` means that the leader was elected uncleanly and has not yet
+    reported the end of its recovery.
     """
 
     TYPE_ID: ClassVar[int] = 6
@@ -171,7 +173,7 @@ class Partition(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class PartitionChange(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A partition changes. None leaves a field as it is; the leader NO_BROKER means that there is none."""
+    """A partition changes. A field that is None keeps its value. The leader NO_BROKER means that there is no leader."""
 
     TYPE_ID: ClassVar[int] = 7
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -188,7 +190,7 @@ class PartitionChange(Struct, frozen=True, kw_only=True, gc=False, array_like=Tr
 
 
 class RemoveTopic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A topic and its partitions are deleted; its name is free."""
+    """A topic and its partitions are deleted. A new topic may have the same name."""
 
     TYPE_ID: ClassVar[int] = 8
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -196,7 +198,7 @@ class RemoveTopic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class Config(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A config of a resource is set, or (None) returns to its default."""
+    """A config of a resource is set. If `value` is None, the config is deleted, and its default applies."""
 
     TYPE_ID: ClassVar[int] = 9
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -207,7 +209,7 @@ class Config(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class ProducerIds(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """All producer ids below `next_producer_id` are allocated, the last block of them to this broker."""
+    """A block of producer ids is allocated to a broker. The next block begins at `next_producer_id`."""
 
     TYPE_ID: ClassVar[int] = 10
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -217,7 +219,7 @@ class ProducerIds(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class ClientQuota(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A quota of an entity is set, or (None) removed (KIP-546)."""
+    """A client quota of an entity is set (KIP-546). If `value` is None, the quota is removed."""
 
     TYPE_ID: ClassVar[int] = 11
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -232,7 +234,7 @@ class ClientQuota(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class AccessControlEntry(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A right is granted or denied; the numbers are Kafka's."""
+    """An access control entry is created. Its numbers are those of Kafka's protocol (`odradek_protocol.access`)."""
 
     TYPE_ID: ClassVar[int] = 12
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -247,7 +249,7 @@ class AccessControlEntry(Struct, frozen=True, kw_only=True, gc=False, array_like
 
 
 class RemoveAccessControlEntry(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A right is no longer granted or denied."""
+    """An access control entry is deleted."""
 
     TYPE_ID: ClassVar[int] = 13
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -255,7 +257,7 @@ class RemoveAccessControlEntry(Struct, frozen=True, kw_only=True, gc=False, arra
 
 
 class UserScramCredential(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A user can log in with SCRAM (RFC 5802); the password cannot be computed from this."""
+    """A SCRAM credential of a user is set (RFC 5802). It does not contain the password."""
 
     TYPE_ID: ClassVar[int] = 14
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -272,7 +274,7 @@ class UserScramCredential(Struct, frozen=True, kw_only=True, gc=False, array_lik
 
 
 class RemoveUserScramCredential(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A user can no longer log in with this mechanism."""
+    """A SCRAM credential of a user is deleted, so the user can no longer log in with this mechanism."""
 
     TYPE_ID: ClassVar[int] = 15
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -281,17 +283,17 @@ class RemoveUserScramCredential(Struct, frozen=True, kw_only=True, gc=False, arr
 
 
 class NoOp(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """Nothing changes; its commit proves that its controller is the active one."""
+    """A record without effect. Its commit proves that the controller that proposed it is active."""
 
     TYPE_ID: ClassVar[int] = 16
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
 
 
 class MetadataIncarnation(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """The identity of this metadata log: 16 random bytes, written once, in its first batch.
+    """The metadata log gets its incarnation id: 16 random bytes, written once, in the first batch of the log.
 
-    A log that begins again, because the controllers lost their directories, has another incarnation, and brokers that
-    followed the lost log refuse it. A log that an older program began without an incarnation gets one when
+    If the controllers lose their data directories and begin a new log, the new log has another incarnation id, and
+    brokers that followed the lost log refuse it. A log that an older program began has no incarnation id until
     `metadata.version` is raised.
     """
 
@@ -301,7 +303,9 @@ class MetadataIncarnation(Struct, frozen=True, kw_only=True, gc=False, array_lik
 
 
 class RegisterController(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A controller is registered, active or standby, with the feature levels that its program supports."""
+    """A controller is registered, with the feature levels that its program supports. Every member of the quorum is
+    registered, whether it is the active controller or not.
+    """
 
     TYPE_ID: ClassVar[int] = 18
     LEVELS: ClassVar[tuple[int, ...]] = (2, 3)
@@ -362,9 +366,8 @@ NO_LEADER: Final = NO_BROKER
 class MetadataBatch(Struct, frozen=True, kw_only=True):
     """Records that take effect together: the payload of one entry of the Raft log.
 
-    `controller_epoch` is the Raft term of the controller that decided them. A state machine drops
-    a batch whose epoch is not the term of its entry: a deposed leader's proposal that
-    was appended late changes nothing, on any member.
+    `controller_epoch` is the Raft term of the controller that created the records. Every process drops a batch whose
+    epoch is not the term of its log entry. So a proposal of a deposed controller that was appended late has no effect.
     """
 
     controller_epoch: int
@@ -372,14 +375,14 @@ class MetadataBatch(Struct, frozen=True, kw_only=True):
 
 
 class MetadataDecodeError(ValueError):
-    """The bytes are not metadata in a form that this program reads."""
+    """The bytes are not metadata in a format that this program can read."""
 
 
 class NewerProgramNeeded(MetadataDecodeError):
-    """The metadata is intact, but it uses features of a newer program."""
+    """The metadata is intact, but uses features of a newer program."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(
-            f"a newer program is needed: {detail}. The metadata is sound; start the version of the"
-            " program that the other members of the cluster run, or a later one"
+            f"a newer program is needed: {detail}. The metadata is intact; start the version of the"
+            " program that the other processes of the cluster run, or a later version"
         )

@@ -1,13 +1,15 @@
-"""The encoding of a whole image: equal images have equal bytes, wherever they were built.
+"""The encoding of a whole metadata image. Equal images have equal bytes in every process.
 
     snapshot = magic, frame, frame, ..., end frame        frame = length (u32, big endian), body
 
-The first body is `[format, offset, epoch, metadata.version]` (older programs wrote no fourth item, and
-ignore it); the last one is the number of records. The bodies between them are arrays of
-records that give the image again when they are replayed into an empty one. Records are ordered by kind and key,
-so two members can compare their images by checksum. A frame holds at most
-`RECORDS_PER_FRAME` records: writing and reading can stop after each frame, to give the event loop a turn.
-Code that stores or sends a snapshot adds a checksum; the end frame only shows that nothing is missing.
+The body of the first frame is `[format, offset, epoch, metadata.version]`. Older programs wrote three items and ignore
+the fourth. The body of the last frame is the number of records. The bodies between are arrays of records, which result
+in the image when they are replayed into an empty image. Records are ordered by kind and key, so two processes can
+compare their images by checksum.
+
+A frame has at most `RECORDS_PER_FRAME` records, so writer and reader can let the event loop do other work after each
+frame. The format has no checksum: code that stores or sends a snapshot adds one. The last frame only shows that no
+frame is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 def write_snapshot(image: MetadataImage) -> Iterator[bytes]:
-    """Yield the pieces of the image's snapshot, in order; the image must not change meanwhile."""
+    """Yield the bytes of the image's snapshot in pieces. The image must not change until the iterator ends."""
     level = image.metadata_version
     head = msgpack.packb([SNAPSHOT_FORMAT, image.offset, image.epoch, level])
     yield MAGIC + _LENGTH.pack(len(head)) + head
@@ -62,14 +64,16 @@ def write_snapshot(image: MetadataImage) -> Iterator[bytes]:
 
 
 def snapshot_bytes(image: MetadataImage) -> bytes:
-    """Return the whole snapshot at once. For 10,000 partitions it has about 0.6 MB, and encoding takes 40 ms."""
+    """Return the whole snapshot. With 10,000 partitions it has about 0.6 MB, and encoding takes 40 ms."""
     return b"".join(write_snapshot(image))
 
 
 def read_snapshot(data: bytes | memoryview) -> MetadataImage:
-    """Return the image that a whole snapshot holds. Raises `MetadataDecodeError` for bytes that are not a snapshot.
+    """Return the image of a whole snapshot.
 
-    Raises `NewerProgramNeeded` if the snapshot uses features of a newer program.
+    Raises:
+        NewerProgramNeeded: The snapshot uses features of a newer program.
+        MetadataDecodeError: The bytes are not a whole snapshot.
     """
     reader = SnapshotReader()
     reader.add(data)
@@ -77,9 +81,9 @@ def read_snapshot(data: bytes | memoryview) -> MetadataImage:
 
 
 class SnapshotReader:
-    """Builds an image from a snapshot's bytes, in pieces of any size.
+    """Builds an image from the bytes of a snapshot, which may arrive in pieces of any size.
 
-    `add` replays whole frames as they arrive; a piece of 64 KiB takes about 5 ms.
+    `add` replays each frame as soon as the frame is complete. A piece of 64 KiB takes about 5 ms.
     """
 
     __slots__ = ("_buffer", "_count", "_ended", "_image", "_magic_seen")
@@ -91,7 +95,7 @@ class SnapshotReader:
         self._count = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """Replay the next bytes; raises `MetadataDecodeError` if they cannot belong to a snapshot."""
+        """Replay the frames that these bytes complete. Raises `MetadataDecodeError` if they are not valid."""
         self._buffer += data
         if not self._magic_seen:
             if len(self._buffer) < len(MAGIC):
@@ -104,7 +108,7 @@ class SnapshotReader:
             self._take(body)
 
     def finish(self) -> MetadataImage:
-        """Return the image; raises `MetadataDecodeError` if bytes are missing."""
+        """Return the image. Raises `MetadataDecodeError` if the bytes so far are not a whole snapshot."""
         if self._image is None or not self._ended or self._buffer:
             raise MetadataDecodeError("the snapshot is truncated")
         return self._image
@@ -130,7 +134,7 @@ class SnapshotReader:
         if self._image is None:
             self._image = _empty_image(body)
         elif body[:1] and body[0] & 0xF0 != 0x90 and body[0] not in (0xDC, 0xDD):
-            self._end(body)  # the body is not an array of records but their count
+            self._end(body)  # the body is not an array of records but the number of records
         else:
             self._replay(self._image, decode_records(body))
 
@@ -171,14 +175,14 @@ def _empty_image(body: bytes) -> MetadataImage:
         raise MetadataDecodeError(f"snapshot format {snapshot_format!r} is not {SNAPSHOT_FORMAT}")
     if snapshot_format > SNAPSHOT_FORMAT or level > METADATA_VERSION_MAX:
         raise NewerProgramNeeded(
-            f"a snapshot of format {snapshot_format} and {METADATA_VERSION} {level}, this program"
-            f" reads format {SNAPSHOT_FORMAT} and levels up to {METADATA_VERSION_MAX}"
+            f"the snapshot has format {snapshot_format} and {METADATA_VERSION} {level}, this program"
+            f" reads format {SNAPSHOT_FORMAT} and {METADATA_VERSION} up to {METADATA_VERSION_MAX}"
         )
     return MetadataImage(offset=MetadataOffset(offset), epoch=epoch)
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Yield records that give this image when replayed into an empty one, in a fixed order."""
+    """Yield records that result in this image when they are replayed into an empty image. Their order is fixed."""
     for name, level in sorted(image.features.items()):
         yield FeatureLevel(name=name, level=level)
     if image.incarnation_id is not None:

@@ -1,11 +1,12 @@
-"""Record batches of format v2, which clients write, brokers store and readers decode.
+"""Record batches of Kafka's format v2. Producers encode them, brokers store them, and consumers decode them.
 
-errors, batch_header                used by brokers, which never look past the header
-codec                               the codec of one record: `_codec.c`, or `python_codec` where that was not built
-builder, batch_reader, columns      records into a batch, and out of it as objects, columns or Arrow
+errors, batch_header                the header of a batch, which is all that brokers usually read
+codec                               the codec of records: `_codec.c`, or `python_codec` if `_codec.c` is not compiled
+builder                             encodes records to a batch
+batch_reader, columns               decode a batch to objects, or to columns in Arrow's memory layout
 control                             the markers that end transactions
-compression                         the codecs, with caps on the size that they expand to
-hashes                              the checksum of a batch; the partition of a key
+compression                         compression, with a limit on the decompressed size
+hashes                              the checksum of a batch, and the hash that assigns a key to a partition
 """
 
 from odradek_protocol.records.batch_header import (

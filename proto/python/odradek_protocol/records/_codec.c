@@ -1,15 +1,15 @@
-/* The record codec in C. `python_codec.py` documents it and must behave the same:
- * same names, same arguments, same results, same kinds of errors.
+/* The record codec in C. `python_codec.py` is its reference and its documentation: both have the same names, arguments,
+ * results and kinds of errors.
  *
- * Three rules keep it safe against any bytes and any caller:
- *   1. Parsing (`parse_record`) calls no Python and allocates nothing. Before each read, the bytes that
- *      are left are compared with those that are needed, in 64 bits. Before memory is sized by a count,
- *      the count is compared with the fewest bytes that so many items can have.
- *   2. Whatever may run other Python code (reading arguments, buffers, sequences) happens before the
- *      first byte is written, because that code may call into the same object again.
- *   3. An object changes its state in one step at the end, or not at all.
+ * Three rules make this code safe against any bytes and any caller:
+ *   1. Parsing (`parse_record`) calls no Python and allocates no memory. Before each read, the number of remaining
+ *      bytes is compared with the number of needed bytes, in 64 bits. Before memory is allocated for a number of
+ *      items, that number is compared with the number that the remaining bytes can encode.
+ *   2. Operations that may run other Python code (reading arguments, buffers and sequences) happen before the first
+ *      byte is written, because such code may call a method of the same object.
+ *   3. A method changes the state of its object in one step at its end, or not at all.
  *
- * It uses the limited API of CPython 3.11, so that one build works with every later version.
+ * The file uses the limited API of CPython 3.11, so one build works with every later version.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -66,7 +66,7 @@ static int as_int32(PyObject *object, const char *what, int32_t *out) {
     return 0;
 }
 
-/* The bytes of an argument: those of a `bytes` object that the caller keeps alive, or of an open buffer. */
+/* The bytes of an argument: a `bytes` object, which the caller keeps alive, or a buffer that must be released. */
 typedef struct {
     const uint8_t *data;
     int64_t length; /* -1: null */
@@ -107,7 +107,7 @@ static void bytes_close(Bytes *bytes) {
 #define CRC32C_POLYNOMIAL 0x82F63B78u
 enum { CRC_LONG_BLOCK = 4096, CRC_SHORT_BLOCK = 256 };
 
-static uint32_t crc_tables[8][256]; /* for 8 bytes at a time, in software */
+static uint32_t crc_tables[8][256]; /* for computing 8 bytes at a time in software */
 
 static uint32_t crc_software(uint32_t crc, const uint8_t *data, size_t length) {
     while (length >= 8) {
@@ -135,13 +135,13 @@ static void crc_init_tables(void) {
 }
 
 #if defined(__x86_64__)
-/* The instruction takes three cycles, but one may start in each cycle, so three blocks are computed side
- * by side and their CRCs joined: a CRC is linear, and a table gives the CRC after a block of zeros. */
+/* The CRC instruction takes three cycles, but one can start in each cycle. So the CRCs of three blocks are computed in
+ * parallel and then combined. That is possible because a CRC is linear: a table has the effect of a block of zeros. */
 static uint32_t crc_long_shift[4][256], crc_short_shift[4][256];
 static int crc_has_instruction;
 
 static void crc_init_shift(uint32_t shift[4][256], size_t zeros) {
-    uint32_t bits[32]; /* what each bit of a CRC becomes */
+    uint32_t bits[32]; /* the result for each single bit of a CRC */
     for (int bit = 0; bit < 32; bit++) {
         uint32_t crc = (uint32_t)1 << bit;
         for (size_t i = 0; i < zeros; i++) crc = (crc >> 8) ^ crc_tables[0][crc & 0xFF];
@@ -347,7 +347,7 @@ static inline int64_t bytes_size(const Bytes *bytes) {
     return (int64_t)varint_size(bytes->length) + (bytes->length > 0 ? bytes->length : 0);
 }
 
-/* Reads one number of at most `bits` (32 or 64) bits and advances `*at`; returns 0 if the number is malformed. */
+/* Reads one varint of at most `bits` (32 or 64) bits and advances `*at`. Returns 0 if the varint is malformed. */
 static inline int read_number(const uint8_t **at, const uint8_t *end, int bits, int64_t *out) {
     const uint8_t *from = *at;
     if (LIKELY(from < end && *from < 0x80)) {
@@ -381,12 +381,12 @@ typedef struct {
     int64_t offset_delta;
     Span key, value;
     int64_t header_count;
-    const uint8_t *headers; /* checked: read_span cannot fail on them */
+    const uint8_t *headers; /* the headers are checked, so read_span cannot fail for them */
     const uint8_t *end;
 } Parsed;
 
 typedef struct {
-    const char *what; /* with two %lld: */
+    const char *what; /* a format for the following two numbers (%lld) */
     int64_t first, second;
     Py_ssize_t position;
 } Fault;
@@ -406,7 +406,8 @@ static int fail(Fault *fault, const char *what, int64_t first, int64_t second) {
     return 0;
 }
 
-/* Parses and checks the record at `at`, whose batch ends at `end`; returns 0 and a fault if it is damaged. */
+/* Parses and checks the record at `at`; the records of its batch end at `end`. Returns 0 and sets `fault` if the record
+ * is damaged. */
 static int parse_record(const uint8_t *at, const uint8_t *end, Parsed *out, Fault *fault) {
     int64_t length;
     if (!read_number(&at, end, 32, &length)) return fail(fault, "no record length (%lld bytes left)", end - at, 0);
@@ -439,7 +440,7 @@ static void raise_fault(ModuleState *state, const Fault *fault) {
     Py_DECREF(what);
 }
 
-/* The position in a batch that is being read, and the bases of its deltas. */
+/* The position in a batch that is being decoded, and the bases to which its deltas are added. */
 typedef struct {
     const uint8_t *start, *at, *end;
     int64_t remaining;
@@ -476,8 +477,8 @@ static int cursor_init(ModuleState *state, Cursor *cursor, const Py_buffer *view
     return 0;
 }
 
-/* Reads the next record. If *offset is below the start offset, the caller must skip the record, and
- * *timestamp_ms is not set. Returns 0 and a fault if the batch is damaged. */
+/* Decodes the next record. If *offset is below the start offset, the caller must skip the record, and *timestamp_ms is
+ * not set. Returns 0 and sets the fault if the batch is damaged. */
 static inline int cursor_next(Cursor *cursor, Parsed *parsed, int64_t *offset, int64_t *timestamp_ms, Fault *fault) {
     fault->position = cursor->at - cursor->start;
     if (!parse_record(cursor->at, cursor->end, parsed, fault)) return 0;
@@ -498,7 +499,7 @@ static inline int cursor_next(Cursor *cursor, Parsed *parsed, int64_t *offset, i
     return 1;
 }
 
-/* Fails if bytes follow the last record. */
+/* Returns 0 and sets the fault if bytes follow the last record. */
 static int cursor_at_end(const Cursor *cursor, Fault *fault) {
     if (cursor->remaining || cursor->at == cursor->end) return 1;
     fault->position = cursor->at - cursor->start;
@@ -509,7 +510,7 @@ static int cursor_at_end(const Cursor *cursor, Fault *fault) {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *key, *value, *headers, *topic; /* never NULL once made */
+    PyObject *key, *value, *headers, *topic; /* never NULL after the constructor */
     long long timestamp_ms, offset;
     int partition, leader_epoch, timestamp_type;
 } RecordObject;
@@ -527,8 +528,8 @@ static PyMemberDef record_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* A Record holds nothing but these, so it cannot be part of a reference cycle, and the garbage collector
- * does not have to visit millions of them. */
+/* This check allows only bytes, str and None inside headers. So a Record cannot be part of a reference cycle, and the
+ * garbage collector need not visit millions of records. */
 static int check_headers(PyObject *headers) {
     if (!PyTuple_Check(headers)) {
         PyErr_SetString(PyExc_TypeError, "headers is not a tuple");
@@ -675,10 +676,10 @@ static void record_buffer_dealloc(RecordBufferObject *buffer) {
     Py_DECREF(type);
 }
 
-/* A header among the arguments, with the objects that keep its bytes alive. */
+/* A header of the arguments, with the objects that keep its bytes alive. */
 typedef struct {
     Bytes key, value;
-    PyObject *owner; /* owns the key's bytes if the key's cached UTF-8 could not be used */
+    PyObject *owner; /* owns the bytes of the key if the key's cached UTF-8 cannot be used, otherwise NULL */
     PyObject *pair;
 } HeaderSlot;
 
@@ -720,7 +721,7 @@ static int header_key_open(PyObject *key, HeaderSlot *slot) {
     return 0;
 }
 
-/* Opens all headers. The caller calls `headers_close` in either case. */
+/* Gets the bytes of all headers. The caller must call `headers_close` afterwards, also after an error. */
 static int headers_open(PyObject *sequence, HeaderSlots *headers) {
     headers->slots = headers->on_stack;
     headers->count = 0;
@@ -770,14 +771,14 @@ static int record_buffer_reserve(RecordBufferObject *buffer, int64_t more) {
     return 0;
 }
 
-/* All arguments of the caller are open by now, so no Python code runs in here. Returns the size of the
- * batch, 0 if the record does not fit, or -1 with an error set. */
+/* The caller has got the bytes of all its arguments, so no Python code runs in this function. Returns the size of the
+ * batch, 0 if the record does not fit, or -1 with an exception set. */
 static int64_t record_buffer_write(RecordBufferObject *buffer, const Bytes *key, const Bytes *value,
                                    const HeaderSlots *headers, int64_t timestamp_ms, int64_t offset_delta) {
     int64_t timestamp_delta_ms = 0;
     if (offset_delta == -1) offset_delta = (int64_t)buffer->last_offset_delta + 1;
     if (offset_delta <= buffer->last_offset_delta || offset_delta > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "offset delta %lld is not above %i, that of the record before", (long long)offset_delta,
+        PyErr_Format(PyExc_ValueError, "offset delta %lld is not above %i, the delta of the previous record", (long long)offset_delta,
                      buffer->last_offset_delta);
         return -1;
     }
@@ -852,17 +853,17 @@ static PyMemberDef record_buffer_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef record_buffer_getset[] = {
-    {"size_bytes", (getter)record_buffer_size_bytes, NULL, "Of the batch, uncompressed, header included.", NULL},
+    {"size_bytes", (getter)record_buffer_size_bytes, NULL, "The uncompressed size of the batch in bytes, with its header.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef record_buffer_methods[] = {
     {"append", (PyCFunction)(void (*)(void))record_buffer_append, METH_FASTCALL,
-     "Add a record; return the batch's size in bytes, or 0 if it does not fit."},
+     "Add a record. Return the size of the batch in bytes, or 0 if the record does not fit."},
     {"records", (PyCFunction)record_buffer_records, METH_NOARGS, "Return a copy of the encoded records."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_buffer_slots[] = {
-    {Py_tp_doc, "The records of one batch while it grows. See `python_codec.RecordBuffer`."},
+    {Py_tp_doc, "The encoded records of a batch that is being built. See `python_codec.RecordBuffer`."},
     {Py_tp_new, record_buffer_new},
     {Py_tp_dealloc, record_buffer_dealloc},
     {Py_tp_members, record_buffer_members},
@@ -1030,15 +1031,15 @@ static PyObject *record_reader_remaining(RecordReaderObject *reader, void *unuse
 }
 
 static PyGetSetDef record_reader_getset[] = {
-    {"remaining", (getter)record_reader_remaining, NULL, "The number of records that are not read yet.", NULL},
+    {"remaining", (getter)record_reader_remaining, NULL, "The number of records that are not decoded yet.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef record_reader_methods[] = {
-    {"read", (PyCFunction)(void (*)(void))record_reader_read, METH_FASTCALL, "Return the next records as a list."},
+    {"read", (PyCFunction)(void (*)(void))record_reader_read, METH_FASTCALL, "Decode the next records, and return them as a list."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_reader_slots[] = {
-    {Py_tp_doc, "Reads the records of one batch. See `python_codec.RecordReader`."},
+    {Py_tp_doc, "Decodes the records of one batch. See `python_codec.RecordReader`."},
     {Py_tp_new, record_reader_new},
     {Py_tp_dealloc, record_reader_dealloc},
     {Py_tp_getset, record_reader_getset},
@@ -1056,7 +1057,7 @@ static PyType_Spec record_reader_spec = {
 
 enum { COLUMN_KEY = 1, COLUMN_VALUE = 2, COLUMN_HEADERS = 4, COLUMN_OFFSET = 8, COLUMN_TIMESTAMP = 16, COLUMNS = 31 };
 
-/* A bytearray that is written through a pointer; no other object refers to it until it is returned. */
+/* A bytearray that is written through a pointer. No other object refers to the bytearray until it is returned. */
 typedef struct {
     PyObject *array;
     char *data;
@@ -1084,7 +1085,7 @@ static void growing_clear(Growing *growing) {
     growing->used = growing->capacity = 0;
 }
 
-/* Returns the bytes; the caller owns them. */
+/* Returns a bytearray with the written bytes. The caller owns it. */
 static PyObject *growing_finish(Growing *growing) {
     if (growing_reserve(growing, 0) < 0 || PyByteArray_Resize(growing->array, (Py_ssize_t)growing->used) < 0)
         return NULL;
@@ -1099,7 +1100,8 @@ static inline void growing_write(Growing *growing, const void *data, size_t leng
     growing->used += (int64_t)length;
 }
 
-/* Arrow `binary`. `validity` has no bytes before the first null, then a bit for each row that has room. */
+/* A column of Arrow's type `binary`. `validity` is empty until the first null; then it has a bit for each row for which
+ * memory is reserved. */
 typedef struct {
     Growing validity, offsets, data;
     int64_t rows, nulls;
@@ -1115,7 +1117,7 @@ static int binary_reserve(Binary *binary, int64_t rows, int64_t data_bytes) {
     return growing_reserve(&binary->data, data_bytes);
 }
 
-/* `used` of the validity is the number of bytes that are initialised (to ones). */
+/* The `used` of `validity` is the number of bytes that are initialised (all bits 1). */
 static int binary_mark_null(Binary *binary) {
     int64_t bytes = binary->rows / 8 + 1;
     if (bytes > binary->validity.used) {
@@ -1129,7 +1131,7 @@ static int binary_mark_null(Binary *binary) {
     return 0;
 }
 
-/* The caller has reserved the room. */
+/* The caller has reserved the memory. */
 static inline int binary_append(Binary *binary, const uint8_t *data, int64_t length) {
     if (length < 0) {
         if (binary_mark_null(binary) < 0) return -1;
@@ -1151,7 +1153,7 @@ static BinaryMark binary_mark(const Binary *binary) {
 }
 
 static void binary_rewind(Binary *binary, BinaryMark mark) {
-    if (binary->nulls > mark.nulls) { /* rows above the mark are valid again, until they are written */
+    if (binary->nulls > mark.nulls) { /* set the bits of all rows above the mark to 1 again */
         int64_t byte = mark.rows / 8;
         binary->validity.data[byte] |= (char)(0xFF << (mark.rows % 8));
         memset(binary->validity.data + byte + 1, 0xFF, (size_t)(binary->validity.used - byte - 1));
@@ -1262,7 +1264,7 @@ static int utf8_is_valid(const uint8_t *data, int64_t length) {
     return 1;
 }
 
-/* The caller has reserved three times the length of the key, because U+FFFD has three bytes. */
+/* The caller has reserved three times the length of the key, because U+FFFD has three bytes in UTF-8. */
 static int header_key_append(Binary *binary, const Span *key) {
     if (LIKELY(utf8_is_valid(key->data, key->length))) return binary_append(binary, key->data, key->length);
     PyObject *name = PyUnicode_DecodeUTF8((const char *)key->data, (Py_ssize_t)key->length, "replace");
@@ -1313,7 +1315,7 @@ static int record_columns_reserve(RecordColumnsObject *columns, int64_t rows, in
     return 0;
 }
 
-/* Returns 0, or -1 with an error set, or 1 with a fault. The caller has reserved the room. */
+/* Returns 0, or -1 with an exception set, or 1 with the fault set. The caller has reserved the memory. */
 static int record_columns_fill(RecordColumnsObject *columns, Cursor *cursor, Fault *fault) {
     int wanted = columns->wanted;
     while (cursor->remaining) {
@@ -1386,7 +1388,7 @@ static PyObject *finish_headers(RecordColumnsObject *columns) {
     return Py_BuildValue("(NNN)", offsets, keys, values);
 }
 
-/* Returns (rows, key, value, headers, offset, timestamp). The columns are empty afterwards, also after an error. */
+/* Returns (row count, key, value, headers, offset, timestamp). Empties the columns, also after an error. */
 static PyObject *record_columns_finish(RecordColumnsObject *columns, PyObject *unused) {
     (void)unused;
     PyObject *parts[5] = {NULL};
@@ -1418,16 +1420,16 @@ static PyObject *record_columns_size_bytes(RecordColumnsObject *columns, void *u
 
 static PyGetSetDef record_columns_getset[] = {
     {"row_count", (getter)record_columns_row_count, NULL, "The number of rows so far.", NULL},
-    {"size_bytes", (getter)record_columns_size_bytes, NULL, "The size of keys, values and headers so far.", NULL},
+    {"size_bytes", (getter)record_columns_size_bytes, NULL, "The size of all keys, values and headers so far, in bytes.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef record_columns_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))record_columns_append, METH_FASTCALL, "Add one batch; return the number of rows added."},
-    {"finish", (PyCFunction)record_columns_finish, METH_NOARGS, "Return the columns; this object is empty afterwards."},
+    {"append", (PyCFunction)(void (*)(void))record_columns_append, METH_FASTCALL, "Add the records of one batch, and return the number of rows added."},
+    {"finish", (PyCFunction)record_columns_finish, METH_NOARGS, "Return the columns. This object is empty afterwards."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_columns_slots[] = {
-    {Py_tp_doc, "Records as Arrow's buffers. See `python_codec.RecordColumns`."},
+    {Py_tp_doc, "The columns of several batches, as buffers in Arrow's format. See `python_codec.RecordColumns`."},
     {Py_tp_new, record_columns_new},
     {Py_tp_dealloc, record_columns_dealloc},
     {Py_tp_getset, record_columns_getset},
@@ -1441,12 +1443,12 @@ static PyType_Spec record_columns_spec = {
     .slots = record_columns_slots,
 };
 
-/* Requests and responses of Kafka's protocol that come thousands of times a second
+/* The requests and responses of Kafka's protocol that arrive thousands of times a second
  *
- * The functions below take what is usual and well-formed. For anything else they return None, and the caller decodes
- * or encodes in Python, which knows the rare forms and says what is wrong with the bytes. So they refuse nothing, and
- * accept nothing that the Python code would refuse. Lengths and counts are compared with the bytes that are left
- * before anything is read or made. */
+ * The functions below handle usual and well-formed input. For any other input they return None, and the caller decodes
+ * or encodes in Python, where rare forms are handled and errors are raised. So these functions never raise an error
+ * about the bytes, and never accept bytes that the Python code refuses. Lengths and counts are compared with the number
+ * of remaining bytes before anything is read or allocated. */
 
 enum {
     WIRE_ITEMS_MAX = 10000,       /* request_decoding.ITEMS_MAX */
@@ -1512,10 +1514,10 @@ static inline int wire_uvarint(Wire *wire, int64_t *out) {
     return 0;
 }
 
-/* Returns whether no tagged fields follow, and passes them. */
+/* Skips an empty list of tagged fields, and returns 1. Returns 0 if there are tagged fields or no byte remains. */
 static inline int wire_no_tags(Wire *wire) { return wire->at < wire->end && *wire->at++ == 0; }
 
-/* Returns a string of that many bytes, or NULL, with an exception only if memory is short. */
+/* Returns a str of `length` bytes, or NULL if the bytes are unusual. An exception is set only if memory is short. */
 static PyObject *wire_text(Wire *wire, int64_t length) {
     if (length < 0 || length > wire_left(wire)) return NULL;
     PyObject *text = PyUnicode_DecodeUTF8((const char *)wire->at, (Py_ssize_t)length, NULL);
@@ -1524,7 +1526,7 @@ static PyObject *wire_text(Wire *wire, int64_t length) {
     return text;
 }
 
-/* Returns None if there is no exception: the caller takes the way in Python. */
+/* Returns None, so that the caller continues in Python, or NULL if an exception is set. */
 static PyObject *unusual(void) { return PyErr_Occurred() ? NULL : Py_NewRef(Py_None); }
 
 static PyObject *codec_usual_header(PyObject *module, PyObject *const *args, Py_ssize_t count) {
@@ -1664,9 +1666,9 @@ static PyObject *codec_usual_produce(PyObject *module, PyObject *const *args, Py
     return request != NULL ? request : unusual();
 }
 
-/* What the response to a Produce says of one topic; names point into the caller's objects. */
+/* One topic of a Produce response. The pointers refer to bytes of the caller's objects. */
 typedef struct {
-    const char *name; /* or the topic's id */
+    const char *name; /* the topic's name or id, depending on the version */
     Py_ssize_t name_bytes;
     PyObject *results;
     Py_ssize_t count;
@@ -1693,7 +1695,7 @@ static int produced_topic_open(PyObject *topic, int64_t version, ProducedTopic *
     return out->name_bytes <= WIRE_TOPIC_NAME_MAX;
 }
 
-/* Writes the five numbers of a partition's result; returns NULL if it is not five numbers that fit. */
+/* Writes the five numbers of a partition's result. Returns NULL if they are not five numbers of the right sizes. */
 static uint8_t *produced_write(uint8_t *out, PyObject *result, int64_t version) {
     static const int sizes[5] = {4, 2, 8, 8, 8};
     int fields = version >= PRODUCE_WITH_START ? 5 : 4;
@@ -1712,7 +1714,7 @@ static uint8_t *produced_write(uint8_t *out, PyObject *result, int64_t version) 
     }
     if (version >= PRODUCE_FLEXIBLE) {
         *out++ = 1; /* no record errors */
-        *out++ = 0; /* no message */
+        *out++ = 0; /* no error message */
         *out++ = 0; /* no tagged fields */
     } else if (version >= PRODUCE_WITH_MESSAGES) {
         out = store_big(out, 0, 4);
@@ -1763,8 +1765,8 @@ static PyObject *codec_usual_produced(PyObject *module, PyObject *const *args, P
     return PyBytes_FromStringAndSize((const char *)buffer, out - buffer);
 }
 
-/* Returns (record count, greatest timestamp, producer id, epoch, first sequence) of bytes that are exactly one valid
- * batch, not compressed and outside of transactions; of any other bytes None. */
+/* Returns (record count, max timestamp, producer id, producer epoch, base sequence) if the bytes are exactly one valid
+ * batch that is neither compressed nor transactional nor a control batch. Otherwise returns None. */
 static PyObject *codec_usual_batch(PyObject *module, PyObject *buffer) {
     (void)module;
     Py_buffer view;
@@ -1799,13 +1801,13 @@ static PyObject *codec_usual_batch(PyObject *module, PyObject *buffer) {
  *     b h i q    an int8, int16, int32, int64
  *     u          16 bytes
  *     s S n      a string; S may be null; n is a topic's name
- *     c C m      the same three in their compact forms
- *     ( .. )     an array of structs, with the shape of its items; [ .. ] is a compact one
- *     -          an array that is null, in the compact form
+ *     c C m      the same three in compact form
+ *     ( .. )     an array of structs, with the shape of the structs; [ .. ] is a compact array
+ *     -          a compact array that is null
  *     !          a struct that is null
- *     0          no tagged fields
+ *     0          an empty list of tagged fields
  *
- * A struct is a tuple of its fields, an array a list. As a null needs no value, `-` and `!` have none; nor has `0`. */
+ * The value of a struct is a tuple of its fields; the value of an array is a list. `-`, `!` and `0` have no value. */
 
 enum { SHAPE_DEPTH_MAX = 4, SHAPED_BYTES_MAX = 4096, NULL_STRUCT = 0xFF };
 
@@ -1819,7 +1821,7 @@ static inline int shape_ends(const Shape *shape) {
     return shape->at == shape->end || *shape->at == ')' || *shape->at == ']';
 }
 
-/* Passes the shape of an array's items, and the bracket that closes it. */
+/* Advances past the shape of an array's items and the closing bracket. */
 static void shape_skip(Shape *shape) {
     for (int depth = 1; depth > 0 && shape->at < shape->end; shape->at++) {
         if (*shape->at == '(' || *shape->at == '[') depth++;
@@ -1827,7 +1829,7 @@ static void shape_skip(Shape *shape) {
     }
 }
 
-/* Returns how many values a struct has. */
+/* Returns the number of values that a struct of this shape has. */
 static Py_ssize_t shape_width(Shape shape) {
     Py_ssize_t width = 0;
     while (!shape_ends(&shape)) {
@@ -1838,7 +1840,7 @@ static Py_ssize_t shape_width(Shape shape) {
     return width;
 }
 
-/* Returns whether every byte is known and the brackets are paired; sets ValueError if not. */
+/* Returns whether all bytes of the shape are known and its brackets are paired. Sets ValueError if not. */
 static int shape_open(PyObject *bytes, Shape *shape) {
     char open[SHAPE_DEPTH_MAX];
     int depth = 0, is_valid = 1;
@@ -1868,7 +1870,7 @@ static int shape_open(PyObject *bytes, Shape *shape) {
 static PyObject *shaped_struct(Wire *wire, Shape *shape, int64_t *items_left);
 
 static PyObject *shaped_array(Wire *wire, Shape *shape, int64_t count, int64_t *items_left) {
-    /* An item has at least a byte, so that no count makes a list longer than the message. */
+    /* An item has at least one byte, so no list can have more items than the message has bytes. */
     if (count < 0 || count > wire_left(wire) || count > *items_left) return NULL;
     *items_left -= count;
     PyObject *items = PyList_New((Py_ssize_t)count);
@@ -1892,7 +1894,7 @@ static PyObject *shaped_number(Wire *wire, int bytes) {
     return PyLong_FromLongLong((int64_t)(value << unused_bits) >> unused_bits);
 }
 
-/* Returns a field that has a value, or NULL: the bytes are unusual, or memory is short and there is an exception. */
+/* Returns the value of the next field, or NULL if the bytes are unusual. If memory is short, an exception is set. */
 static PyObject *shaped_field(Wire *wire, Shape *shape, char field, int64_t *items_left) {
     int is_compact = shape_is_compact(field);
     int64_t length;
@@ -1963,7 +1965,7 @@ static int shape_write_bytes(Room *room, const void *data, Py_ssize_t length) {
     return 1;
 }
 
-/* Writes a length or count; `bytes` 0 is the compact form. */
+/* Writes a length or count as a number of `bytes` bytes; 0 means the compact form. */
 static int shape_write_length(Room *room, Py_ssize_t length, int bytes) {
     if (room->end - room->at < 4 || length > SHAPED_BYTES_MAX) return 0;
     room->at = write_length(room->at, length, bytes);

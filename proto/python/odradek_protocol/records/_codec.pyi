@@ -1,4 +1,4 @@
-"""The C codec has the types of the Python reference."""
+"""The types of the C codec, which are those of the Python codec."""
 
 from odradek_protocol.records.python_codec import Record as Record
 from odradek_protocol.records.python_codec import RecordBuffer as RecordBuffer

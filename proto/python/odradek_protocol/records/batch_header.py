@@ -1,15 +1,15 @@
-"""The header of a record batch of format v2: its first 61 bytes, the only bytes of it that a broker reads.
+"""The header of a record batch of format v2: the first 61 bytes of the batch. Brokers usually read only the header.
 
     position  bytes  field
-    0         8      base offset             stamped by the leader, not under the CRC
+    0         8      base offset             written by the leader, not covered by the CRC
     8         4      batch length            bytes after this field
-    12        4      partition leader epoch  stamped by the leader, not under the CRC
+    12        4      partition leader epoch  written by the leader, not covered by the CRC
     16        1      magic                   2
-    17        4      CRC32C                  of everything from the attributes to the batch's end
+    17        4      CRC32C                  of all bytes from the attributes to the end of the batch
     21        2      attributes              see below
-    23        4      last offset delta       last offset - base offset; compaction keeps it
-    27        8      base timestamp          ms since the epoch; the delta of each record adds to it
-    35        8      max timestamp           ms since the epoch; with log append time that of all records
+    23        4      last offset delta       last offset - base offset; compaction does not change it
+    27        8      base timestamp          ms since the epoch; a record has its delta to this timestamp
+    35        8      max timestamp           ms since the epoch; for LogAppendTime the timestamp of all records
     43        8      producer id             -1 without idempotence
     51        2      producer epoch          -1 without idempotence
     53        4      base sequence           -1 without idempotence
@@ -21,7 +21,7 @@ All numbers are big-endian and signed, except the CRC. The attributes are
     bits 0-2   compression (`Compression`)
     bit  3     timestamp type (`TimestampType`)
     bit  4     the batch belongs to a transaction
-    bit  5     control batch: its one record is a marker, not data
+    bit  5     control batch: its only record is a transaction marker, not data
     bit  6     the base timestamp is a delete horizon (KIP-534: set by compaction only)
 
 Source: Kafka's DefaultRecordBatch.java.
@@ -52,7 +52,7 @@ DELETE_HORIZON_MASK: Final = 0x40
 
 
 class Compression(IntEnum):
-    """The compression of a batch's records; the header is never compressed."""
+    """The compression of a batch's records, as a number in the attributes. The header is never compressed."""
 
     NONE = 0
     GZIP = 1
@@ -62,7 +62,7 @@ class Compression(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """The clock of a record's timestamp: its producer's, or its leader's at the append."""
+    """The source of the timestamps of a batch: the producer, or the leader's clock when it appended the batch."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -98,10 +98,10 @@ _SEQUENCE_MODULUS: Final = 1 << 31
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. The names are Kafka's; the order is that of the bytes.
+    """The header of a batch, with Kafka's field names, in the order of the bytes.
 
-    It is a tuple, because one is made for every batch that a broker touches: a frozen dataclass takes
-    1.5 us, this 0.2 us.
+    The class is a tuple because a broker creates a header for every batch that it handles: a tuple takes 0.2 us, a
+    frozen dataclass 1.5 us.
     """
 
     base_offset: Offset
@@ -120,22 +120,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole batch, with its header and length prefix."""
+        """The size of the whole batch, including its header."""
         return LENGTH_PREFIX_BYTES + self.batch_length
 
     @property
     def last_offset(self) -> Offset:
-        """The last offset, inclusive. Compaction may have removed the record that had it."""
+        """The last offset of the batch, inclusive. Compaction may have removed the record with this offset."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
     def next_offset(self) -> Offset:
-        """The exclusive end of the batch, where the next batch may begin."""
+        """The offset after the last offset of the batch. The next batch has this or a higher base offset."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property
     def compression(self) -> Compression:
-        """The compression. Raises UnsupportedCompression for unknown codes (5 to 7)."""
+        """The compression of the records. Raises UnsupportedCompression for the unknown codes 5 to 7."""
         code = self.attributes & COMPRESSION_MASK
         try:
             return Compression(code)
@@ -160,33 +160,33 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether the producer numbers its records (idempotence)."""
+        """Whether the batch has a producer id, so that the broker detects duplicates (idempotence)."""
         return self.producer_id >= 0
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence, inclusive; sequences wrap from 2^31 - 1 to 0. It is -1 without idempotence."""
+        """The sequence number of the last record; -1 without idempotence. Sequence numbers wrap from 2^31 - 1 to 0."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
 
 
 def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
-    """Read the header at `offset`; the buffer need not have the records.
+    """Decode the header at position `offset`. The buffer need not contain the records.
 
-    Raises TruncatedBatch when fewer than 61 bytes are left, UnsupportedMagic for older formats,
-    CorruptBatch for a length, count or offset that no batch can have.
+    Raises TruncatedBatch if fewer than 61 bytes remain, UnsupportedMagic for older formats, and CorruptBatch for a
+    length, count or offset that no batch can have.
     """
     bytes_left = len(buffer) - offset
     if bytes_left < HEADER_BYTES:
-        # A batch of an older format may be this short.
+        # A message set of an older format may have fewer bytes than a header of format v2.
         if bytes_left > MAGIC_AT and buffer[offset + MAGIC_AT] != MAGIC:
             raise UnsupportedMagic(
                 f"record format {buffer[offset + MAGIC_AT]} at position {offset},"
                 f" only {MAGIC} is supported"
             )
         raise TruncatedBatch(
-            f"a batch header has {HEADER_BYTES} bytes, {max(bytes_left, 0)} are left at position {offset}"
+            f"a batch header has {HEADER_BYTES} bytes, but only {max(bytes_left, 0)} bytes remain at position {offset}"
         )
     fields = HEADER.unpack_from(buffer, offset)
     base_offset, batch_length, _, magic, _, _, last_offset_delta = fields[:7]
@@ -212,10 +212,10 @@ def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
 
 
 def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield each whole batch's position and header, in order.
+    """Yield the position and header of each complete batch in the buffer, in order.
 
-    An incomplete batch at the end, as a fetch may return, ends the iteration. The position after the last whole batch
-    is its position + `size_bytes`. Raises as `read_header` does. CRCs are not checked.
+    A fetch may return an incomplete batch at the end, which is not yielded. CRCs are not checked. Raises the errors of
+    `read_header`.
     """
     position = 0
     end = len(buffer)
@@ -230,10 +230,10 @@ def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_crc(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
-    """Raise ChecksumMismatch unless the bytes of the batch at `position` match its CRC.
+    """Raise ChecksumMismatch unless the bytes of the batch at `position` match the CRC in its header.
 
-    Raises TruncatedBatch if the batch's end is not in `buffer`. The C codec copies nothing, the Python codec makes
-    one copy.
+    Raises TruncatedBatch if `buffer` ends within the batch. With the C codec no bytes are copied; the Python codec
+    copies the batch once.
     """
     require_whole(buffer, position, header)
     end = position + header.size_bytes
@@ -250,14 +250,14 @@ def require_whole(buffer: ByteBuffer, position: int, header: BatchHeader) -> Non
     bytes_left = len(buffer) - position
     if header.size_bytes > bytes_left:
         raise TruncatedBatch(
-            f"the batch at position {position} has {header.size_bytes} bytes, {bytes_left} are there"
+            f"the batch at position {position} has {header.size_bytes} bytes, but only {bytes_left} bytes remain"
         )
 
 
 def stamp(buffer: bytearray | memoryview, offset: int, base_offset: int, leader_epoch: int) -> None:
-    """Write the base offset and the leader epoch, which only the leader knows, into the header at `offset`.
+    """Write the base offset and the leader epoch into the header of the batch at position `offset`.
 
-    Neither field is under the CRC, so the batch stays valid and its records are not touched.
+    The leader of the partition assigns both. The CRC covers neither, so the batch stays valid.
     """
     _BASE_OFFSET.pack_into(buffer, offset + BASE_OFFSET_AT, base_offset)
     _LEADER_EPOCH.pack_into(buffer, offset + LEADER_EPOCH_AT, leader_epoch)

@@ -1,4 +1,4 @@
-"""Decodes the bytes of a batch to record objects."""
+"""Decoders of batches to `Record` objects."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def expanded_records(
     *,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> ByteBuffer:
-    """Return the records of the batch at `position`, decompressed but still encoded.
-
-    Without compression this is a view.
+    """Return the encoded records of the batch at `position`, decompressed. For a batch without compression the result
+    is a view of `buffer`. Raises CorruptBatch, or ExpandedTooLarge above `bytes_expanded_max`.
     """
     require_whole(buffer, position, header)
     records = memoryview(buffer)[position + RECORDS_AT : position + header.size_bytes]
     if not records:
-        # Compaction leaves batches without records, which still name their codec.
+        # Compaction may remove all records of a batch. The attributes of the batch still have the compression.
         return records
     return expand(records, header.compression, bytes_expanded_max)
 
@@ -46,12 +45,12 @@ def open_batch(
     topic: str | None = None,
     partition: int = -1,
 ) -> RecordReader:
-    """Open a reader of the batch at `position`, whose `read(records_max)` returns the next records.
+    """Return a reader of the batch at `position`, whose `read(records_max)` returns the next records.
 
-    Use it for batches whose records should not all become objects at once. The reader keeps the decompressed bytes in
-    memory, or `buffer` if the batch is not compressed. Records below `start_offset` are skipped; each record gets
-    `topic` and `partition`. A control batch is read like any other, so check `header.is_control` first. Raises
-    CorruptBatch, as the reader does.
+    The reader does not create all record objects at once. It keeps the decompressed records in memory; if the batch is
+    not compressed, it keeps `buffer`. Records below `start_offset` are skipped. Each record gets `topic` and
+    `partition` as fields. The records of a control batch are returned, too, so callers check `header.is_control` first.
+    This function and the reader raise CorruptBatch.
     """
     if header is None:
         header = read_header(buffer, position)
@@ -73,7 +72,7 @@ def open_batch(
 
 
 def open_records(records: ByteBuffer, header: BatchHeader) -> RecordReader:
-    """Open a reader of the records that `expanded_records` returned. Its `read` raises CorruptBatch."""
+    """Return a reader of records that `expanded_records` returned. This function and the reader raise CorruptBatch."""
     return RecordReader(
         records,
         header.record_count,
@@ -101,8 +100,8 @@ def decode_batch(
 ) -> list[Record]:
     """Return all records of the batch at `position`. Arguments and errors are those of `open_batch`.
 
-    The objects of the smallest records (7 bytes each) take 20 times as much memory. So where memory is bounded, read
-    batches of untrusted clients in pieces.
+    `Record` objects of the smallest records (7 bytes each) take 20 times the memory of the encoded records. So code
+    that reads batches of untrusted clients should use `open_batch` and read them in pieces.
     """
     return open_batch(
         buffer,
@@ -126,10 +125,11 @@ def decode_batches(
     topic: str | None = None,
     partition: int = -1,
 ) -> list[Record]:
-    """Return all records of all whole batches in `buffer`, which has the form that a fetch returns.
+    """Return the records of all complete batches in `buffer`, which has the form of the records in a fetch response.
 
-    Control batches are left out unless they are asked for; the caller leaves out aborted transactions.
-    `bytes_expanded_max` applies to each batch. Otherwise it works like `decode_batch`.
+    Records of control batches are returned only with `include_control`. Records of aborted transactions are returned,
+    so the caller must drop them. `bytes_expanded_max` applies to each batch. The other arguments and the errors are
+    those of `open_batch`.
     """
     records: list[Record] = []
     for position, header in iter_headers(buffer):
@@ -149,7 +149,7 @@ def decode_batches(
 
 
 def append_time_ms(header: BatchHeader) -> int | None:
-    """Return the timestamp of all records of the batch, or None if each has its own."""
+    """Return the timestamp of all records of the batch (LogAppendTime), or None if each record has its own."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp_ms
     return None
@@ -162,7 +162,7 @@ def check_records(
     *,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> None:
-    """Raise CorruptBatch unless every record can be decoded, which a CRC alone does not guarantee."""
+    """Raise CorruptBatch unless every record of the batch can be decoded. A valid CRC does not guarantee that."""
     reader = open_batch(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
     while reader.remaining:
         reader.read(1000)

@@ -1,4 +1,4 @@
-"""Builds one record batch. Each record is encoded when it is appended, and the header when the batch is built."""
+"""Encoders of record batches. Records are encoded when they are appended, and the header when the batch is built."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 
 
 class BatchBuilder(RecordBuffer):
-    """One batch of a producer: `append` until it is full or its linger time is over, then `build`.
+    """Builds one batch: call `append` for each record, then `build`.
 
-    `append(key, value, headers=None, timestamp_ms=-1, offset_delta=-1)`, positional only, returns
-    the uncompressed size of the batch so far, or 0 if the record was not added because it no longer
-    fits into `size_bytes_max`; the first record always fits. A call takes about 0.1 us in C. Producer
-    id, producer epoch and base sequence are arguments of `build`, because they are known only when
-    the batch is sent.
+    `append(key, value, headers=None, timestamp_ms=-1, offset_delta=-1)`, positional only, returns the uncompressed size
+    of the batch. It returns 0 if the record was not added because the batch would exceed `size_bytes_max`; the first
+    record is always added. A call takes about 0.1 us in C. Producer id, producer epoch and base sequence are arguments
+    of `build`, because a producer knows them only when it sends the batch.
     """
 
     __slots__ = ()
@@ -60,19 +59,19 @@ class BatchBuilder(RecordBuffer):
         delete_horizon: bool = False,
         last_offset_delta: int | None = None,
     ) -> bytes:
-        """Encode the whole batch. The builder does not change, so `build` may be called again.
+        """Encode the whole batch. This method does not change the builder, so it may be called again.
 
-        `append_time_ms` becomes the timestamp of all records (LOG_APPEND_TIME). The last two arguments are
-        for compaction: `delete_horizon` says that the base timestamp given to the constructor is a delete
-        horizon (KIP-534); `last_offset_delta` is that of the original batch, which may be beyond the last
-        record that is left, even if no record is left.
+        `append_time_ms` becomes the timestamp of all records (LogAppendTime). The last two arguments are for
+        compaction. `delete_horizon` means that the base timestamp that the constructor was given is a delete horizon
+        (KIP-534). `last_offset_delta` is that of the original batch, because compaction may have removed the last
+        records, or all of them.
         """
         if last_offset_delta is None:
             last_offset_delta = self.last_offset_delta
         if last_offset_delta < max(self.last_offset_delta, 0):
             raise ValueError(
-                f"last offset delta {last_offset_delta} is below {self.last_offset_delta}, that of"
-                f" the {self.record_count} records"
+                f"last offset delta {last_offset_delta} is below {self.last_offset_delta}, the offset delta of"
+                f" the last of {self.record_count} records"
             )
         attributes = int(compression)
         max_timestamp_ms = self.max_timestamp_ms
@@ -120,10 +119,10 @@ def recompressed_batch(
     *,
     level: int | None = None,
 ) -> tuple[bytes, int]:
-    """Return the batch at `position` with its records in another codec, and the size of its expanded records.
+    """Return the batch at `position` with another compression, and the uncompressed size of its records in bytes.
 
-    `level` is that of `compress`. The records themselves are not read. Raises ExpandedTooLarge, and CorruptBatch if
-    they cannot be expanded.
+    `level` is the compression level; None means the default. The records are not decoded. Raises ExpandedTooLarge above
+    `bytes_expanded_max`, and CorruptBatch if the records cannot be decompressed.
     """
     expanded = expanded_records(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
     records = compress(bytes(expanded), compression, level) if expanded else b""
@@ -153,10 +152,10 @@ def encode_batch(
     delete_horizon: bool = False,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """Encode one batch of these records.
+    """Encode one batch with these records.
 
-    A record that has an offset keeps it (`base_offset` is where the batch begins); a record with offset -1 gets the
-    next one. The other arguments are those of `BatchBuilder.build`.
+    A record with an offset keeps this offset, which must not be below `base_offset`. A record with offset -1 gets the
+    next offset. The other arguments are those of `BatchBuilder.build`. Raises ValueError for offsets that do not rise.
     """
     builder = BatchBuilder(base_timestamp_ms=base_timestamp_ms)
     for record in records:

@@ -1,6 +1,7 @@
-"""The record codec of this process: the C codec if it was built, otherwise the Python codec. Their results are equal.
+"""The record codec of this process: the C codec `_codec` if it is built, otherwise `python_codec`. Both have the same
+functions with the same results.
 
-`ODRADEK_PURE_PYTHON=1` in the environment chooses Python in either case.
+With the environment variable `ODRADEK_PURE_PYTHON=1` the Python codec is used in any case.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ else:
         IMPLEMENTATION = "python"
         if not _CHOOSES_PYTHON:
             logging.getLogger("odradek").warning(
-                "The record codec in C is not built: records cost about 20 times more CPU"
+                "The record codec in C is not built; records take about 20 times more CPU time"
             )
 
 __all__ = [

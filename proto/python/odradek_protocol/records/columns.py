@@ -1,8 +1,8 @@
-"""Records as columns in Arrow's memory layout, without Arrow, for reading whole tables fast.
+"""Decoders of records to columns in Arrow's memory layout, for fast reads of whole partitions.
 
-A `ColumnBuilder` takes batch after batch and gives the buffers that the Arrow columnar format
-prescribes, which `to_record_batch` wraps without a copy. Columns that are not selected are not
-built. Source: https://arrow.apache.org/docs/format/Columnar.html
+A `ColumnBuilder` decodes batches and returns buffers in the Arrow columnar format, for which the Arrow library is not
+needed. `to_record_batch` creates an Arrow record batch from them without a copy. Columns that are not selected are not
+decoded. Source: https://arrow.apache.org/docs/format/Columnar.html
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Column(IntFlag):
-    """The columns that can be selected."""
+    """The columns that a reader can select. Values may be combined."""
 
     KEY = 1
     VALUE = 2
@@ -38,7 +38,8 @@ ALL_COLUMNS: Final = Column(31)
 class BinaryColumn:
     """A column of Arrow's type `binary`.
 
-    Bit i of `validity` says whether row i is not null (absent without nulls); `offsets` are int32 (rows + 1).
+    Bit i of `validity` is 1 if row i is not null; `validity` is None if no row is null. `offsets` has one int32 more
+    than there are rows.
     """
 
     null_count: int
@@ -49,10 +50,10 @@ class BinaryColumn:
 
 @dataclass(frozen=True, slots=True)
 class HeadersColumn:
-    """A column of Arrow's type `list<struct<key: string, value: binary>>`; `offsets` are int32 (rows + 1) into keys
-    and values.
+    """The column of record headers, of Arrow's type `list<struct<key: string, value: binary>>`.
 
-    In header keys that are not UTF-8, U+FFFD replaces the invalid bytes.
+    `offsets` has one int32 more than there are rows; they are positions in `keys` and `values`. Invalid UTF-8 in header
+    keys is replaced by U+FFFD.
     """
 
     offsets: bytearray
@@ -62,9 +63,7 @@ class HeadersColumn:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows in the form of Arrow's buffers, one for each column; None for a column that was not selected. Numbers are
-    int64.
-    """
+    """The decoded columns. A column that was not selected is None. `offset` and `timestamp` are buffers of int64."""
 
     row_count: int
     key: BinaryColumn | None
@@ -76,7 +75,10 @@ class Columns:
 
 
 class ColumnBuilder:
-    """Collects batches into columns. `timestamp_unit` is "ms" or "us"."""
+    """Decodes batches to columns: call `append_batch` for each batch, then `finish`.
+
+    `timestamp_unit` is "ms" or "us". `bytes_expanded_max` limits the decompressed size of a batch.
+    """
 
     __slots__ = ("_bytes_expanded_max", "_columns", "_unit")
 
@@ -99,7 +101,7 @@ class ColumnBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """The size of keys, values and headers so far."""
+        """The size of all keys, values and headers so far, in bytes."""
         return self._columns.size_bytes
 
     def append_batch(
@@ -111,10 +113,11 @@ class ColumnBuilder:
         check_crc_first: bool = True,
         start_offset: int = 0,
     ) -> int:
-        """Add the records from `start_offset` on, and return their number. The caller skips control batches.
+        """Add the records of the batch at `position` whose offsets are at least `start_offset`, and return their
+        number. The caller skips control batches.
 
-        Raises CorruptBatch (also for a timestamp beyond 64 bits in microseconds), or OverflowError when keys, values
-        and headers together would pass the 2 GiB of 32-bit offsets; the columns then stay unchanged.
+        Raises CorruptBatch, also for a timestamp that exceeds 64 bits in microseconds. Raises OverflowError if keys,
+        values and headers together exceed 2 GiB, the limit of 32-bit offsets. An error does not change the columns.
         """
         if check_crc_first:
             check_crc(buffer, position, header)
@@ -132,7 +135,7 @@ class ColumnBuilder:
         )
 
     def finish(self) -> Columns:
-        """Return the columns. The builder is empty afterwards and may be used again."""
+        """Return the columns, and empty the builder, which may be used again."""
         row_count, key, value, headers, offset, timestamp = self._columns.finish()
         return Columns(
             row_count=row_count,
@@ -155,10 +158,10 @@ def decode_to_arrow(
     check_crc: bool = True,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> Columns:
-    """Decode the data records of all whole batches in these buffers, each as a fetch returned it.
+    """Decode the records of all complete batches in these buffers, which have the form of records in fetch responses.
 
-    Control batches and records below `start_offset` are skipped. Errors are those of
-    `ColumnBuilder.append_batch`. The caller leaves out aborted transactions.
+    Control batches and records below `start_offset` are skipped. Records of aborted transactions are included. Raises
+    the errors of `ColumnBuilder.append_batch`.
     """
     builder = ColumnBuilder(
         columns, timestamp_unit=timestamp_unit, bytes_expanded_max=bytes_expanded_max
@@ -176,11 +179,11 @@ def decode_to_arrow(
 def to_record_batch(
     columns: Columns, *, topic: str | None = None, partition: int | None = None
 ) -> pa.RecordBatch:
-    """Return a record batch with the decoded columns, in this order, under these names:
+    """Return an Arrow record batch with the decoded columns.
 
-    topic string and partition int32 (constants, when given), offset int64, timestamp
-    timestamp[ms or us, UTC], key binary, value binary, headers
-    list<struct<key: string, value: binary>>.
+    Its columns are, in this order: `topic` (string) and `partition` (int32) if the arguments are not None, then
+    `offset` (int64), `timestamp` (timestamp[ms or us, UTC]), `key` and `value` (binary), and `headers`
+    (list<struct<key: string, value: binary>>).
     """
     import pyarrow as pa
 
@@ -221,7 +224,10 @@ def _repeated_text(text: str, rows: int) -> pa.Array:
 
 
 def _repeated(kind: pa.DataType, buffers: list[pa.Buffer | None], rows: int) -> pa.Array:
-    """Repeat one value. It is laid out by hand, because `pa.scalar` imports pandas, which takes most of a second."""
+    """Return an array that repeats one value, whose Arrow buffers are `buffers`.
+
+    The simpler `pa.scalar` is not used, because it imports pandas, which takes most of a second.
+    """
     import pyarrow as pa
 
     return pa.repeat(pa.Array.from_buffers(kind, 1, buffers, null_count=0)[0], rows)

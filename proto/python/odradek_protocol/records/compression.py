@@ -1,10 +1,9 @@
-"""Compresses and expands the records of a batch. The size of the expanded records is limited before memory is
-allocated.
+"""Compression and decompression of the records of a batch, with a limit on the decompressed size.
 
-The formats are those of Kafka's clients: one gzip member; snappy in xerial's framing (written) or raw (read too); one
-LZ4 frame of independent blocks; one zstd frame. LZ4 and zstd frames are chains of blocks, each with its length in
-front and a fixed maximum, so the size that a frame can expand to is known before. The output is allocated once, never
-above the limit, and expanding fails if it would overflow the output.
+The formats are those of Kafka's clients: one gzip member; snappy in xerial's framing, or raw snappy, which is only
+read; one LZ4 frame of independent blocks; one zstd frame. LZ4 and zstd frames are sequences of blocks. Each block has a
+length and a fixed maximum size, so an upper bound of the decompressed size is known in advance. The output buffer is
+allocated once and never exceeds the limit. Decompression fails if the output buffer is too small.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from odradek_protocol.records.batch_header import Compression
 from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 
 BYTES_EXPANDED_MAX: Final = 64 * 1024 * 1024
-"""The default limit for the expanded size of a batch, in bytes."""
+"""The default limit of the decompressed size of a batch's records, in bytes."""
 
 LEVELS: Final[dict[Compression, tuple[int, int, int]]] = {
     Compression.GZIP: (1, 6, 9),
     Compression.LZ4: (0, 0, 12),
     Compression.ZSTD: (-100, 3, 19),
 }
-"""Least, default and greatest level of the codecs that have levels. LZ4 levels from 3 on use its slow
-variant; zstd levels above 19 would need more than the 8 MiB window that readers allow."""
+"""The lowest, default and highest level of each compression that has levels. LZ4 levels from 3 on use the slow variant
+LZ4 HC. zstd levels above 19 would need a window of more than 8 MiB, which readers refuse.
+"""
 
 LZ4_PIECE_BYTES: Final = 256 * 1024
 
@@ -41,7 +41,9 @@ _SNAPPY_RATIO_MAX: Final = 32
 
 
 def compress(records: bytes, compression: Compression, level: int | None = None) -> bytes:
-    """Compress the encoded records of one batch. Raises ValueError for a level that the codec does not have."""
+    """Compress the encoded records of one batch. `level` None means the default. Raises ValueError for an unknown
+    level.
+    """
     if compression is Compression.SNAPPY:
         return _compress_xerial(records)
     if compression is Compression.NONE:
@@ -56,8 +58,8 @@ def compress(records: bytes, compression: Compression, level: int | None = None)
     # Kafka reads only frames of independent blocks.
     if compression is Compression.LZ4:
         frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-        # Unlike the other codecs, cramjam's LZ4 holds the interpreter's lock while it compresses, and 20 MiB took
-        # 60 ms. In pieces, other threads get turns.
+        # Unlike its other codecs, cramjam's LZ4 holds the interpreter's lock (GIL) while it compresses, which took
+        # 60 ms for 20 MiB. The records are compressed in pieces, so that other threads can run in between.
         for start in range(0, len(records), LZ4_PIECE_BYTES):
             frame.compress(records[start : start + LZ4_PIECE_BYTES])
         return bytes(frame.finish())
@@ -67,10 +69,10 @@ def compress(records: bytes, compression: Compression, level: int | None = None)
 def expand(
     data: ByteBuffer, compression: Compression, bytes_expanded_max: int = BYTES_EXPANDED_MAX
 ) -> ByteBuffer:
-    """Expand compressed records. Without compression, return `data` itself, not a copy.
+    """Decompress the records of a batch. If they are not compressed, return `data` itself.
 
-    Raises ExpandedTooLarge instead of returning more than `bytes_expanded_max`, which is also the
-    most memory it takes; CorruptBatch when the bytes are damaged.
+    Raises ExpandedTooLarge if the result would exceed `bytes_expanded_max`, which also limits the memory that is
+    allocated. Raises CorruptBatch if the bytes are damaged.
     """
     if compression is Compression.NONE:
         if len(data) > bytes_expanded_max:
@@ -168,7 +170,7 @@ def _too_large(what: str, cap: int) -> ExpandedTooLarge:
 
 
 ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The window that RFC 8878 recommends every decoder to accept, and that level 19 uses; readers accept no more."""
+"""The largest zstd window that readers accept. RFC 8878 recommends that every decoder support it; level 19 uses it."""
 
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_RATIO_MAX: Final = 255
@@ -180,10 +182,10 @@ _BLOCKS_MAX: Final = 1 << 16
 
 
 def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
-    """Return an upper bound of one LZ4 frame's content in bytes. Any result above `cap` means only that it is more
-    than `cap`.
+    """Return an upper bound of the decompressed size of one LZ4 frame, in bytes.
 
-    Raises CorruptBatch when the frame's headers are wrong, or when bytes are missing or too many.
+    A result above `cap` only means that the bound exceeds `cap`. Raises CorruptBatch if a header of the frame is not
+    valid, if bytes are missing, or if bytes follow the frame.
     """
     _need(data, 0, 7, "LZ4")
     if _u32(data, 0) != _LZ4_MAGIC:
@@ -215,10 +217,10 @@ def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
 
 
 def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
-    """Return an upper bound of one zstd frame's content in bytes. Any result above `cap` means only that it is more
-    than `cap`.
+    """Return an upper bound of the decompressed size of one zstd frame, in bytes.
 
-    Raises CorruptBatch as `lz4_bytes_max` does, and for a window of more than 8 MiB.
+    A result above `cap` only means that the bound exceeds `cap`. Raises CorruptBatch if a header of the frame is not
+    valid, if bytes are missing, if bytes follow the frame, or if its window is larger than 8 MiB.
     """
     _need(data, 0, 6, "zstd")
     if _u32(data, 0) != _ZSTD_MAGIC:

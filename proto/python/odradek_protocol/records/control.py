@@ -1,8 +1,8 @@
 """Control records: the markers that end a transaction in a partition.
 
-A control batch holds one record, which readers never show to users. Its key is (version int16,
-type int16) and for commit and abort its value is (version int16, coordinator epoch int32).
-Sources: KIP-98; Kafka's ControlRecordType.java, EndTransactionMarker.java.
+A control batch has one record, which consumers do not return to applications. The key of the record is (version int16,
+type int16). The value of a commit or abort marker is (version int16, coordinator epoch int32). Sources: KIP-98; Kafka's
+ControlRecordType.java and EndTransactionMarker.java.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSION: Final = 0
 
 
 class ControlType(IntEnum):
-    """The type of a control record. Types that are not listed are read as UNKNOWN; readers skip them."""
+    """The type of a control record. A type that is not listed here is decoded as UNKNOWN, and consumers skip it."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -38,7 +38,7 @@ class ControlType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """One control record. `coordinator_epoch` is -1 except for COMMIT and ABORT."""
+    """A decoded control record. `coordinator_epoch` is -1 unless the type is COMMIT or ABORT."""
 
     type: ControlType
     coordinator_epoch: int = -1
@@ -74,7 +74,7 @@ def encode_marker(
 
 
 def parse_control_record(record: Record) -> ControlRecord:
-    """Decode the record of a control batch. Raises CorruptBatch if it is too short."""
+    """Decode the record of a control batch. Raises CorruptBatch if its key or value is too short."""
     if record.key is None or len(record.key) < _KEY.size:
         raise CorruptBatch(f"control record has an invalid key {record.key!r}")
     version, code = _KEY.unpack_from(record.key)
@@ -89,7 +89,7 @@ def parse_control_record(record: Record) -> ControlRecord:
 
 
 def read_control(buffer: ByteBuffer, position: int = 0, *, check_crc: bool = True) -> ControlRecord:
-    """Decode the only record of the control batch at `position`."""
+    """Decode the only record of the control batch at `position`. Raises CorruptBatch."""
     records = decode_batch(buffer, position, check_crc=check_crc)
     if len(records) != 1:
         raise CorruptBatch(f"control batch has {len(records)} records instead of one")

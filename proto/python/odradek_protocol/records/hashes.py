@@ -1,11 +1,11 @@
-"""CRC32C, the checksum of batches and of our other files on disk, and murmur2, which assigns keys to partitions.
+"""CRC32C, the checksum of record batches and other files, and murmur2, the hash that assigns keys to partitions.
 
-`crc32c(data, value=0)` takes any contiguous buffer and returns 32 unsigned bits: the checksum of `data` or, if
-`value` is the checksum of earlier data, that of the earlier data followed by `data`. The C codec copies nothing and
-uses the processor's instruction where there is one.
+`crc32c(data, value=0)` takes any contiguous buffer and returns an unsigned 32-bit number: the CRC32C of `data`. If
+`value` is the CRC32C of earlier data, the result is the CRC32C of the earlier data followed by `data`. The C codec does
+not copy the data, and uses the processor's CRC32C instruction if there is one.
 
-`murmur2(data)` is Kafka's 32-bit hash, signed as Java's int. All clients of a topic must agree on it, in whatever
-language they are written; otherwise records with the same key go to different partitions.
+`murmur2(data)` is Kafka's 32-bit hash, signed like Java's int. All clients that write to a topic must use the same
+hash. Otherwise records with the same key would be written to different partitions.
 """
 
 from __future__ import annotations

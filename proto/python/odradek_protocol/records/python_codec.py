@@ -1,7 +1,7 @@
-"""The record codec in Python, which is the reference for the C codec (`_codec.c`).
+"""The record codec in Python. It is the reference for the C codec (`_codec.c`).
 
-Both have the same functions and classes, with equal results and errors; tests compare them. Inside a
-batch, after decompression, a record is encoded as
+Both codecs have the same functions and classes with the same results and kinds of errors, and tests compare them. In a
+batch, after decompression, a record is encoded as follows:
 
     length      varint   of the fields that follow, in bytes
     attributes  int8     unused
@@ -11,9 +11,9 @@ batch, after decompression, a record is encoded as
     value       varint   length, or -1 for null; bytes
     headers     varint   count; each a key (varint length, UTF-8) and a value (like the record's)
 
-The reader accepts what Kafka's own readers accept: varints that are longer than needed, and any attributes. It
-refuses bytes that would hide damage: lengths below -1, a record that does not end where its length says, offsets that
-do not rise, bytes after the last record. Source: Kafka's DefaultRecord.java.
+Like Kafka's own readers, the decoder accepts varints that are longer than necessary, and any attributes. It refuses
+lengths below -1, a record that does not end where its length says, offsets that do not rise, and bytes after the last
+record, because they are signs of damage. Source: Kafka's DefaultRecord.java.
 """
 
 from __future__ import annotations
@@ -50,10 +50,12 @@ ColumnBuffers: TypeAlias = tuple[
 ]
 
 UsualProduceTopic: TypeAlias = tuple[str | None, bytes, list[tuple[int, memoryview | None]]]
-"""Name (up to version 12) or id of a topic, and the index and the records of its partitions."""
+"""A topic of a Produce request: its name (up to version 12), its id, and the index and records of each partition."""
 UsualProduce: TypeAlias = tuple[str | None, int, int, list[UsualProduceTopic]]
 UsualProducedTopic: TypeAlias = tuple[str | None, bytes, list[tuple[int, int, int, int, int]]]
-"""Name or id of a topic; index, error code, base offset, append time in ms and log start offset of its partitions."""
+"""A topic of a Produce response: its name, its id, and for each partition the index, error code, base offset, append
+time in ms, and log start offset.
+"""
 
 RECORD_BYTES_MIN: Final = 7
 _HEADER_BYTES: Final = 61
@@ -71,12 +73,11 @@ _COLUMN_BYTES_MAX: Final = (1 << 31) - 1
 
 @dataclass(slots=True)
 class Record:
-    """One record, decoded. Treat it as immutable: the class of the same name in the C codec is immutable, and is not
-    a dataclass.
+    """A decoded record. Treat it as immutable, because the C codec's class of the same name is immutable.
 
-    `timestamp_ms` and `offset` are -1 where unknown, as in a record that is yet to be written;
-    `topic`, `partition` and `leader_epoch` are those that the reader was given. Header keys that are not
-    UTF-8 keep their bytes by Python's `surrogateescape`.
+    `timestamp_ms` and `offset` are -1 if they are unknown, as in a record that is not written yet. `topic`, `partition`
+    and `leader_epoch` are the values that the reader was given. Invalid UTF-8 in header keys is decoded with Python's
+    `surrogateescape`.
     """
 
     key: bytes | None = None
@@ -93,7 +94,7 @@ class Record:
 class RecordBuffer:
     """The encoded records of a batch that is being built.
 
-    `base_timestamp_ms` is the constructor's argument, or else the timestamp of the first record.
+    `base_timestamp_ms` is the constructor's argument or, if that is None, the timestamp of the first record.
     `max_timestamp_ms` is the largest timestamp. Both are -1 while they are unknown.
     """
 
@@ -123,7 +124,7 @@ class RecordBuffer:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the uncompressed batch with these records and its header."""
+        """The uncompressed size of the batch with these records, including its header."""
         return _HEADER_BYTES + len(self._data)
 
     def append(
@@ -135,19 +136,19 @@ class RecordBuffer:
         offset_delta: int = -1,
         /,
     ) -> int:
-        """Add a record, and return the new size of the uncompressed batch with its header in bytes.
+        """Add a record, and return the new uncompressed size of the batch in bytes, including its header.
 
-        Returns 0 and changes nothing if the record does not fit. A first record of up to 2 GiB always
-        fits. An `offset_delta` of -1 stands for the next delta; others must rise. Raises TypeError for
-        a key, value or header that is not bytes, and ValueError for numbers out of range.
+        If the batch would exceed `size_bytes_max`, return 0 and add nothing, except that a first record of up to 2 GiB
+        is always added. An `offset_delta` of -1 means the next offset; other deltas must rise. Raises TypeError for a
+        key, value or header of a wrong type, and ValueError for numbers that are out of range.
         """
-        # The headers are copied first, because iterating over a caller's sequence may run code that appends to this
-        # batch.
+        # The headers are copied first, because iterating over the caller's sequence may run code that appends to this
+        # buffer.
         pairs = tuple(headers or ())
         delta = self.last_offset_delta + 1 if offset_delta == -1 else offset_delta
         if not self.last_offset_delta < delta <= _BYTES_MAX:
             raise ValueError(
-                f"offset delta {delta} is not above {self.last_offset_delta}, that of the record before"
+                f"offset delta {delta} is not above {self.last_offset_delta}, the delta of the previous record"
             )
         _check_int64(timestamp_ms, "timestamp")
         base_timestamp_ms = timestamp_ms
@@ -186,11 +187,10 @@ class RecordBuffer:
 
 
 class RecordReader:
-    """Reads the records of one batch in pieces; `data` holds the decompressed records.
+    """Decodes the records of one batch in pieces. `data` has the decompressed records.
 
-    `append_time_ms` is the timestamp of all records, or None if each record has its own. Records below
-    `start_offset` are skipped. The constructor and `read` raise CorruptBatch; an error leaves the
-    reader at its position.
+    `append_time_ms` is the timestamp of all records, or None if each record has its own. Records below `start_offset`
+    are skipped. The constructor and `read` raise CorruptBatch. An error does not change the position of the reader.
     """
 
     def __init__(
@@ -218,10 +218,10 @@ class RecordReader:
         self._position = 0
         self._offset_delta = -1
         self.remaining = record_count
-        """The number of records not read yet; it includes those below the start offset."""
+        """The number of records that are not decoded yet, including records below the start offset."""
 
     def read(self, records_max: int = _BYTES_MAX, /) -> list[Record]:
-        """Return the next records, at most `records_max`; an empty list at the end."""
+        """Decode the next records, at most `records_max`. Return an empty list at the end. Raises CorruptBatch."""
         records: list[Record] = []
         position, delta, remaining = self._position, self._offset_delta, self.remaining
         try:
@@ -255,7 +255,7 @@ class RecordReader:
 
 @dataclass(slots=True)
 class ParsedRecord:
-    """A record as a batch encodes it: timestamp and offset are deltas to those of the batch."""
+    """A decoded record with its timestamp and offset as deltas to the base timestamp and base offset of the batch."""
 
     timestamp_delta_ms: int
     offset_delta: int
@@ -265,7 +265,7 @@ class ParsedRecord:
 
 
 def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
-    """Decode the record at `start`; return it and the next position. Raises CorruptBatch or Malformed."""
+    """Decode the record at `start`. Return the record and the position after it. Raises CorruptBatch or Malformed."""
     length, position = read_varint(data, start)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
@@ -299,7 +299,7 @@ def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
 def check_batch(
     size_bytes: int, record_count: int, base_offset: int, last_offset_delta: int
 ) -> None:
-    """Raise CorruptBatch for a record count that the size cannot hold, and for offsets of more than 64 bits."""
+    """Raise CorruptBatch if `size_bytes` bytes are too few for so many records, or if offsets exceed 64 bits."""
     if not 0 <= record_count <= size_bytes // RECORD_BYTES_MIN:
         raise CorruptBatch(
             f"the batch claims {record_count} records, which do not fit its {size_bytes} bytes"
@@ -311,7 +311,7 @@ def check_batch(
 
 
 def check_offset_delta(delta: int, previous: int, last: int) -> int:
-    """Return `delta`; raise CorruptBatch unless it is above `previous` and at most `last`."""
+    """Return `delta`. Raises CorruptBatch unless `delta` is above `previous` and at most `last`."""
     if not previous < delta <= last:
         raise CorruptBatch(
             f"offset delta {delta} is not above {previous} and at most {last}, the batch's last one"
@@ -320,15 +320,16 @@ def check_offset_delta(delta: int, previous: int, last: int) -> int:
 
 
 def check_end(data: ByteBuffer, position: int) -> None:
-    """Raise CorruptBatch if bytes follow the last record."""
+    """Raise CorruptBatch unless `position`, the end of the last record, is the end of the data."""
     if position != len(data):
         raise CorruptBatch(f"there are {len(data) - position} bytes after the last record")
 
 
 class RecordColumns:
-    """Arrow's buffers for the columns of several batches.
+    """The columns of the records of several batches, as buffers in Arrow's format.
 
-    `columns` combines flags of `columns.Column`. Timestamps in ms are multiplied by `timestamp_factor`.
+    `columns` combines flags of `columns.Column`. The timestamps, which batches have in ms, are multiplied by
+    `timestamp_factor`.
     """
 
     def __init__(self, columns: int, timestamp_factor: int = 1, /) -> None:
@@ -349,7 +350,7 @@ class RecordColumns:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all keys, values and headers."""
+        """The size of all keys, values and headers, in bytes."""
         columns = (self._key, self._value, self._header_key, self._header_value)
         return sum(len(column.data) for column in columns)
 
@@ -407,7 +408,7 @@ class RecordColumns:
         return len(rows)
 
     def finish(self) -> ColumnBuffers:
-        """Return (row count, key, value, headers, offset, timestamp), and empty the columns."""
+        """Return (row count, key, value, headers, offset, timestamp), None for columns not selected, and empty them."""
         wanted = self._wanted
         result = (
             self.row_count,
@@ -436,10 +437,9 @@ class RecordColumns:
 
 
 def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
-    """Return the CRC32C of `data`.
+    """Return the CRC32C of `data`. If `value` is the CRC32C of earlier data, return the CRC32C of both together.
 
-    If `value` is the CRC32C of earlier data, return that of the earlier data and `data` together. google-crc32c
-    accepts only `bytes`, so other buffers are copied in chunks that are small enough for the CPU's cache.
+    google-crc32c accepts only `bytes`, so other buffers are copied in chunks that are small enough for the CPU's cache.
     """
     if isinstance(data, bytes):
         return google_crc32c.extend(value, data)  # type: ignore[no-any-return]
@@ -450,10 +450,12 @@ def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
 
 
 def lines(data: ByteBuffer, offsets: ByteBuffer, rows: int, /) -> bytes:
-    """Return the first rows of a binary column, each with a newline after it. `offsets` are int32 (rows + 1).
+    """Return the first `rows` rows of an Arrow binary column, each followed by a newline.
+
+    `data` and `offsets` are the buffers of the column; `offsets` has int32 numbers.
 
     Raises:
-        ValueError: there are fewer offsets than that, or they are not those of rows in `data`.
+        ValueError: There are fewer than `rows` + 1 offsets, or the offsets do not rise from 0 within `data`.
     """
     edges = memoryview(offsets).cast("B").cast("i").tolist()
     if not 0 <= rows < len(edges):
@@ -465,7 +467,7 @@ def lines(data: ByteBuffer, offsets: ByteBuffer, rows: int, /) -> bytes:
 
 
 def murmur2(data: ByteBuffer, /) -> int:
-    """Return Kafka's 32-bit murmur2 (Utils.murmur2), signed as Java's int."""
+    """Return the 32-bit murmur2 hash of `data` as Kafka computes it (Utils.murmur2), signed like Java's int."""
     size = len(data)
     whole = size & ~3
     hashed = 0x9747B28C ^ size
@@ -513,7 +515,7 @@ def _check_timestamp(timestamp_ms: int) -> None:
 
 
 class _Binary:
-    """A growing column of Arrow's type `binary`."""
+    """A column of Arrow's type `binary`, to which rows are appended."""
 
     __slots__ = ("_nulls", "_offsets", "data")
 
@@ -543,20 +545,19 @@ class _Binary:
 def usual_header(
     frame: ByteBuffer, versions: bytes
 ) -> tuple[int, int, int, str | None, int] | None:
-    """Return the fields of a request's header, and the position of the message; None: decode the header in Python.
+    """Return the fields of a RequestHeader, or None if the caller must decode the header in Python.
 
-    The functions named `usual_` exist for their speed in C, where they handle usual and well-formed bytes and return
-    None for all others. Their callers then use the Python code, which handles every form and its errors. Without the
-    C codec they always return None. `versions` has two bytes for each API key: the lowest flexible and the highest
-    version.
+    The functions whose names begin with `usual_` exist to be fast in C. They handle only usual and well-formed input
+    and return None for any other, which the caller then handles in Python, with all forms and errors. Without the C
+    codec they always return None. `versions` has two bytes for each API key: the lowest flexible version and the
+    highest version.
     """
     return None
 
 
 def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
-    """Return the transactional id, acks, the timeout in ms and the topics of a Produce request.
-
-    None means that the request must be decoded in Python.
+    """Return the transactional id, acks, timeout in ms and topics of a Produce request, or None if the caller must
+    decode the request in Python.
     """
     return None
 
@@ -564,36 +565,36 @@ def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
 def usual_produced(
     version: int, topics: list[UsualProducedTopic], throttle_ms: int
 ) -> bytes | None:
-    """Return the response to a Produce request, if no partition has an error message or a leader hint.
-
-    None means that the response must be encoded in Python.
+    """Encode a Produce response in which no partition has an error message or a current leader. Return None if the
+    caller must encode the response in Python.
     """
     return None
 
 
 def usual_batch(batches: ByteBuffer) -> tuple[int, int, int, int, int] | None:
-    """Return the record count, the greatest timestamp in ms, the producer's id and epoch, and the first sequence.
+    """Return the record count, max timestamp in ms, producer id, producer epoch and base sequence of a batch.
 
-    None means that these bytes are not exactly one valid batch without compression that is neither transactional nor
-    a marker.
+    Return None unless `batches` is exactly one valid batch that is not compressed, not transactional, and not a control
+    batch.
     """
     return None
 
 
 def usual_message(shape: bytes, body: ByteBuffer) -> tuple[Any, ...] | None:
-    """Return the fields of a message that fills `body`; None: decode it in Python.
+    """Return the fields of a message, or None if the caller must decode the message in Python.
 
-    A shape has a byte for each field of a message in one version: `b h i q` are numbers of 1, 2, 4 and 8 bytes, `u` 16
-    bytes, `s S n` a string, a string that may be null, and a topic's name, `c C m` the same in their compact forms,
-    `( )` encloses the fields of an array's items, `[ ]` those of a compact array. Each of these gives a value: a tuple
-    for a struct, a list for an array. `-` is a null array, `!` a null struct and `0` the end of a struct without tagged
-    fields; these give no value. A message with other nulls, or with tagged fields, is decoded in Python.
+    `shape` describes the fields of a message in one version, with one byte for each field: `b h i q` are numbers of 1,
+    2, 4 and 8 bytes; `u` is a UUID of 16 bytes; `s S n` are a string, a nullable string, and a topic name; `c C m` are
+    the same in compact form; `( )` enclose the fields of the structs in an array, `[ ]` those in a compact array. Each
+    of these has a value in the result; a struct is a tuple, and an array a list. Three others have no value: `-` is a
+    null array, `!` a null struct, and `0` an empty list of tagged fields. A message with other nulls, or with tagged
+    fields, must be decoded in Python.
     """
     return None
 
 
 def usual_encoding(shape: bytes, fields: tuple[Any, ...]) -> bytes | None:
-    """Return the bytes of a message with these fields, in the form that `usual_message` returns; None: encode it in
-    Python.
+    """Encode a message with this shape and these fields, which have the form of the result of `usual_message`. Return
+    None if the caller must encode the message in Python.
     """
     return None
