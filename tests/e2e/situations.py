@@ -161,7 +161,7 @@ def _bad_value(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "more replicas than brokers",
-    "...replication factor 3 needs 3 brokers, but the number of registered ones is 1",
+    "...replication factor 3 needs 3 brokers, but the number of registered brokers is 1",
 )
 def _too_many_replicas(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "topic", "create", "t1", "--replicas", "3")
@@ -260,7 +260,8 @@ def _locked(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a broker whose cluster id differs from that of its controllers",
-    "...broker 9 belongs to cluster other, this is cluster ...: point it at its own controllers",
+    "...broker 9 belongs to cluster other, this is cluster ...: correct the broker's cluster.id or "
+    "controller.rpc.endpoints",
 )
 def _wrong_cluster(cluster: EmbeddedCluster) -> str:
     endpoints = f"controller.rpc.endpoints=1@{cluster.describe()['controllers']}"
@@ -269,8 +270,7 @@ def _wrong_cluster(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a controller's directory that is formatted again with another cluster id",
-    "... belongs to cluster ..., not other: use the directory or the cluster id that "
-    "belong together",
+    "... belongs to cluster ..., not other: correct cluster.id or the path of the data directory",
 )
 def _formatted_again(cluster: EmbeddedCluster) -> str:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,1 +1,1 @@
-"""The metadata quorum: Raft, and the controller that runs on the Raft leader."""
+"""The metadata quorum: a Raft log, and the controller, which is active on the Raft leader."""

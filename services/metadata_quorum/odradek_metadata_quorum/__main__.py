@@ -1,4 +1,6 @@
-"""`python -m odradek_metadata_quorum` runs a controller; `odradek_runtime.program` has the command line."""
+"""The entry point of a controller process, `python -m odradek_metadata_quorum`. `odradek_runtime.program` parses the
+command line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the quorum, one class for each remedy."""
+"""The errors of the quorum. Each class stands for one remedy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class QuorumError(Exception):
 
 
 class NotLeader(QuorumError):
-    """The proposal was not appended, because this node is not the leader of that epoch. Send it to
-    `leader_id` instead.
+    """The proposal was not appended, because this node is not the leader in the given epoch. `leader_id` is the present
+    leader, or None if it is unknown.
     """
 
     def __init__(self, message: str, *, leader_id: int | None) -> None:
@@ -18,17 +18,17 @@ class NotLeader(QuorumError):
 
 
 class OutcomeUnknown(QuorumError):
-    """The proposal was appended here, but it is not known whether it will be committed. Read the state before you
-    repeat it.
+    """The proposal was appended on this node, but it is not known whether it will be committed. Read the state before
+    repeating the proposal.
     """
 
 
 class ProposalTooLarge(QuorumError):
-    """The payload is larger than `proposal_bytes_max`; nothing was appended. Split it."""
+    """The payload is larger than `proposal_bytes_max`, and was not appended. Divide it into several proposals."""
 
 
 class QuorumOverloaded(QuorumError):
-    """Too many proposals wait for their commit; nothing was appended. Try again later."""
+    """Too many proposals are not committed yet, so this one was not appended. Try again later."""
 
 
 class LeadershipUnconfirmed(QuorumError):
@@ -36,37 +36,39 @@ class LeadershipUnconfirmed(QuorumError):
 
 
 class StorageMismatch(QuorumError):
-    """The data directory cannot be used: it is not formatted, is in use, or is of another cluster, another node or a
-    later release.
+    """The data directory cannot be used: it is not formatted, is in use by another process, or belongs to another
+    cluster, another node or a later release.
     """
 
 
 class CorruptStorage(QuorumError):
-    """A file of the quorum is damaged in a way that a crash cannot cause; starting would lose data."""
+    """A file in the data directory is damaged in a way that a crash cannot cause. Starting could lose committed
+    entries.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}. Keep this directory, it may hold the only copy of the cluster's metadata. If a"
-            " majority of the other controllers is healthy, move it aside and replace this controller"
-            " (docs/operations.md, Replacing a controller)"
+            f"{what}. Keep this directory: it may contain the only copy of the cluster's metadata. If a"
+            " majority of the controllers is healthy without this one, move the directory aside and replace"
+            " this controller (docs/operations.md, Replacing a controller)"
         )
 
 
 def is_newer(version: int, known: int) -> bool:
-    """Return whether a format number is of a later release. A very high number is treated as damage instead."""
+    """Return whether a format number above `known` is that of a later release. A number of 100 or more is damage."""
     return known < version < 100
 
 
 def newer_format(what: str, version: int, known: int) -> StorageMismatch:
     """Return the error for a file whose format number is above `known`, because a later release wrote it."""
     return StorageMismatch(
-        f"{what} has format {version}, this program reads up to {known}: a newer program wrote it."
+        f"{what} has format {version}, but this program reads formats up to {known}: a newer program wrote it."
         " Start this controller with that program; nothing in the directory was changed"
     )
 
 
 class InsecureListener(QuorumError):
-    """The listener is reachable from other machines, so it needs TLS or the explicit setting `insecure`."""
+    """Other machines can reach the listener for voters, so TLS or the explicit setting `insecure` is required."""
 
 
 class WireError(QuorumError):

@@ -1,7 +1,7 @@
-"""The metrics of a controller process: the quorum's state, and the cluster as the controller sees it.
+"""The metrics of a controller process: the state of the quorum, and the state of the cluster.
 
-All values are read at the moment of the scrape. Cluster-wide figures come from the committed image and
-are the same on every controller that has caught up; `active_controller` shows the one that leads.
+All values are computed at the scrape. Values about the cluster are computed from the committed image, and are the same
+on every controller that has caught up. `active_controller` is 1 only on the active controller.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ class QuorumMetrics:
         self._events = events
         self._expiry = expiry
         self._quorum = quorum
-        self._registry: Any = (
-            None  # made at the first scrape, because importing prometheus_client slows the start
-        )
+        # The registry is created at the first scrape, because importing prometheus_client would slow the start.
+        self._registry: Any = None
 
     def render(self) -> tuple[str, bytes]:
         """Return the content type and the body of the response to a scrape."""
@@ -59,28 +58,28 @@ class QuorumMetrics:
         status = self._quorum.status()
         yield HistogramMetricFamily(
             PREFIX + "fsync_seconds",
-            "Writes of the Raft log with fdatasync.",
+            "Duration of a write to the Raft log, including its fdatasync.",
             buckets=list(status.sync.buckets),
             sum_value=status.sync.total_ns / 1e9,
         )
         for name, text, value in (*_quorum_gauges(status), *self._cluster_gauges()):
             yield GaugeMetricFamily(PREFIX + name, text, value=value)
         for name, text, total in (
-            ("log_syncs", "Writes of the Raft log that were synced.", status.sync.count),
+            ("log_syncs", "Synced writes to the Raft log.", status.sync.count),
             (
                 "log_sync_seconds",
-                "Time spent in writes of the Raft log with fdatasync.",
+                "Time spent in synced writes to the Raft log.",
                 status.sync.total_ns / 1e9,
             ),
             ("log_synced_bytes", "Bytes written to the Raft log.", status.sync.bytes),
             (
                 "snapshots_not_stored",
-                "Snapshots that were too large, or found no room on the disk.",
+                "Snapshots that were not stored, because they were too large or the disk was full.",
                 status.snapshots_not_stored,
             ),
             (
                 "batches_committed",
-                "Metadata batches that this controller proposed and saw committed.",
+                "Metadata batches that this controller proposed and that were committed.",
                 self._host.batches_committed_total,
             ),
             (
@@ -91,19 +90,19 @@ class QuorumMetrics:
             ("broker_fencings", "Fencings of brokers.", self._events.broker_fencings_total),
             (
                 "leader_elections",
-                "Partition leaders that were elected.",
+                "Elections of partition leaders, clean and unclean.",
                 self._events.leader_elections_total,
             ),
             (
                 "unclean_leader_elections",
-                "Partition leaders that were elected although they may lack records.",
+                "Unclean elections of partition leaders, which may lose records.",
                 self._events.unclean_leader_elections_total,
             ),
         ):
             yield CounterMetricFamily(PREFIX + name, text, value=total)
         lag = GaugeMetricFamily(
             PREFIX + "peer_lag_entries",
-            "Entries that a voter is behind the leader; only the leader reports it.",
+            "Number of entries by which another voter is behind the leader. Only the leader reports this.",
             labels=["peer"],
         )
         for peer in status.peers if status.active else ():
@@ -111,7 +110,7 @@ class QuorumMetrics:
         yield lag
         brokers = GaugeMetricFamily(
             PREFIX + "broker_info",
-            "1 for each registered broker, with its host and rack; an empty host is one of its own.",
+            "1 for each registered broker, with its host and rack. A broker with an empty host counts as alone on it.",
             labels=["broker", "host", "rack"],
         )
         for broker in self._host.controller.committed.brokers.values():
@@ -130,7 +129,7 @@ class QuorumMetrics:
             not_preferred += state.leader != state.replicas[0]
         yield (
             "active_controller",
-            "1 on the active controller, 0 on the others.",
+            "1 on the active controller, 0 on other controllers.",
             float(self._host.controller.is_active),
         )
         fenced = sum(broker.fenced for broker in image.brokers.values())
@@ -141,7 +140,7 @@ class QuorumMetrics:
         yield "offline_partitions", "Partitions without a leader.", float(offline)
         yield (
             "under_replicated_partitions",
-            "Partitions with a replica out of sync.",
+            "Partitions with at least one replica that is not in sync.",
             float(under_replicated),
         )
         yield (
@@ -160,7 +159,7 @@ def _quorum_gauges(status: QuorumStatus) -> Iterator[tuple[str, str, float]]:
     yield "raft_term", "Raft's current term.", float(status.term)
     yield (
         "raft_leader",
-        "1 on Raft's leader, 0 on the others.",
+        "1 on the Raft leader, 0 on other controllers.",
         float(status.leader_id == status.node_id),
     )
     yield "commit_offset", "Offset of the last committed entry.", float(status.commit_index)
@@ -179,23 +178,31 @@ def _quorum_gauges(status: QuorumStatus) -> Iterator[tuple[str, str, float]]:
         "Offset of the first entry in this controller's log.",
         float(status.log_start_offset),
     )
-    yield "log_bytes", "Size of the Raft log.", float(status.log_bytes)
+    yield "log_bytes", "Size of the entries in the Raft log.", float(status.log_bytes)
     yield (
         "snapshot_offset",
-        "Offset of the last entry that the newest snapshot covers.",
+        "Offset of the last entry that the newest snapshot includes.",
         float(status.snapshot_offset),
     )
     yield "snapshot_bytes", "Size of the newest snapshot.", float(status.snapshot_bytes)
-    yield "snapshot_bytes_max", "Largest snapshot that is stored.", float(status.snapshot_bytes_max)
+    yield "snapshot_bytes_max", "Limit of the size of a snapshot.", float(status.snapshot_bytes_max)
     yield (
         "snapshot_taken_bytes",
-        "Size of the snapshot that was taken last, whether it was stored or not.",
+        "Size of the last snapshot that this controller took, whether it was stored or not.",
         float(status.snapshot_taken_bytes),
     )
     yield (
         "pending_proposals",
-        "Proposals that are not committed yet.",
+        "Proposals of this controller that are not committed yet.",
         float(status.pending_proposals),
     )
-    yield "log_sync_last_seconds", "Duration of the last sync.", status.sync.last_ns / 1e9
-    yield "log_sync_max_seconds", "Longest sync so far.", status.sync.max_ns / 1e9
+    yield (
+        "log_sync_last_seconds",
+        "Duration of the last synced write to the Raft log.",
+        status.sync.last_ns / 1e9,
+    )
+    yield (
+        "log_sync_max_seconds",
+        "Longest synced write to the Raft log since the start.",
+        status.sync.max_ns / 1e9,
+    )

@@ -1,4 +1,4 @@
-"""The controller process: its parts, and the order in which they start and stop."""
+"""The controller process: creates its parts, and starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
 _IDLE_MS_MAX: Final = 600_000  # a connection without calls is closed after this time
 _RPCS_MAX: Final = 2_000
-_DISK_WAIT_S_MAX: Final = 5.0  # a disk write that takes longer may never end
+_DISK_WAIT_S_MAX: Final = 5.0  # while a disk write takes longer, the controller is not ready
 _log = event_log(__name__)
 
 
 class QuorumProcess:
-    """One controller, from its start to its stop."""
+    """One controller process. The constructor raises SettingsError, ListenRefused or TlsRefused."""
 
     def __init__(self, settings: QuorumProcessSettings, *, insecure: bool) -> None:
         settings.check()
@@ -79,14 +79,14 @@ class QuorumProcess:
         self.ports: dict[str, int] = {}
 
     async def run(self, stop: StopRequest) -> None:
-        """Serve until `stop` is set or the controller fails."""
+        """Run the controller until `stop` is set. Raises ProcessRefused or ListenRefused if it cannot start."""
         settings = self._settings
         self._prepare_storage()
         controller = Controller(settings.controller_settings(), random.SystemRandom())
         self._host = host = ControllerHost(
             controller,
             monotonic_ms,
-            lambda error: stop.set("the controller cannot go on", failure=error),
+            lambda error: stop.set("the controller cannot continue", failure=error),
         )
         quorum_settings = settings.quorum_settings(insecure=self._insecure)
         self._machine = machine = MetadataStateMachine(controller, host.on_applied)
@@ -107,7 +107,9 @@ class QuorumProcess:
                 group.create_task(probes.run(), name="probes"),
             ]
             try:
-                await asyncio.sleep(0)  # lets the host start to run before the quorum can call it
+                await asyncio.sleep(
+                    0
+                )  # the host must run before the quorum reports that this node leads
                 await self._start(server, admin_http)
                 registration = self._own_registration()
                 tasks.append(group.create_task(registration.run(), name="registration"))
@@ -136,7 +138,7 @@ class QuorumProcess:
             "voters": [node for node, _, _ in settings.voters],
         }
         try:
-            # A process that was killed while it formatted the directory has left it without an identity.
+            # If a process was killed while it formatted the directory, there is no identity file.
             if settings.storage_format_if_empty and not (settings.log_dir / IDENTITY_NAME).exists():
                 format_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # mixed types
             if not settings.log_dir.is_dir():
@@ -192,9 +194,8 @@ class QuorumProcess:
 
     async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
         settings = self._settings
-        open_port(
-            settings.listener(RAFT)
-        ).close()  # if the port is in use, the error names it and says what to do
+        # If the port is in use, this raises ListenRefused, which names the port and the remedy.
+        open_port(settings.listener(RAFT)).close()
         try:
             await self._quorum.start()
         except (StorageMismatch, CorruptStorage) as error:
@@ -263,21 +264,23 @@ class QuorumProcess:
         )
 
     def _why_not_ready(self) -> str:
-        """Return why this controller could not be part of a majority if another one stopped now; "" if it could.
+        """Return why another controller should not be stopped now, or "" if it may be.
 
-        It can be part of one when it has applied an entry of the current leader's term, and so all entries that were
-        committed before.
+        Another controller may be stopped if this one can be part of a majority without it. Therefore this controller
+        must have applied an entry of the current leader's term, and so all entries that were committed before.
         """
         if not self._is_serving:
-            return "still starting, or stopping"
+            return "the controller is starting or stopping"
         if self._quorum.role is QuorumRole.JOINING:
-            return "the data directory is new: this controller may not vote before it has caught up"
+            return (
+                "the data directory is new, and this controller may not vote until it has caught up"
+            )
         if self._quorum.leader_id is None:
-            return "no leader is known"
+            return "this controller knows no leader of the quorum"
         if self._host.controller.committed.epoch != self._quorum.term:
-            return "not everything that the leader has committed is applied here"
+            return "this controller has not applied all entries that the leader has committed"
         if self._quorum.disk_wait_s > _DISK_WAIT_S_MAX:
-            return "a write to the data directory does not end"
+            return f"a write to the data directory takes longer than {_DISK_WAIT_S_MAX:g} s"
         return ""
 
     def _describe_members(self) -> tuple[int, list[str]]:

@@ -72,7 +72,7 @@ def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
         str(getattr(record, "odradek_fields", {})["reason"])
         for record in caplog.records
         if record.message
-        == "Controller refused the connection, because its setting lists other voters"
+        == "Refused a connection between controllers because their lists of voters differ"
     ]
 
 
@@ -109,8 +109,12 @@ async def test_voters_that_count_different_majorities_do_not_talk_and_say_so_onc
         assert three.messages == []
         assert all(peer_id != 3 for peer_id, _ in one.messages + two.messages)
         assert len(_errors(caplog)) == said, "it is said again"
-    assert any("counts the voters 1,2,3, this one 2,3" in reason for reason in _errors(caplog))
-    assert any("counts the voters 2,3, this one 1,2,3" in reason for reason in _errors(caplog))
+    assert any(
+        "has the voters 1,2,3, this controller has 2,3" in reason for reason in _errors(caplog)
+    )
+    assert any(
+        "has the voters 2,3, this controller has 1,2,3" in reason for reason in _errors(caplog)
+    )
     assert all("format the directory" in reason for reason in _errors(caplog))
 
 

@@ -336,7 +336,7 @@ async def complaint(found: Controllers, directory: Path) -> str:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (damage_the_vote, "vote: both slots are damaged"),
+        (damage_the_vote, "vote: both copies of the record are damaged"),
         (lose_the_log, "the directory is formatted, but the log has no segment"),
     ],
 )

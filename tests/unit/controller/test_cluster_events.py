@@ -41,9 +41,9 @@ def test_why_a_broker_is_fenced_is_told(found: Cluster, caplog: pytest.LogCaptur
     found.pass_ms(3_000, 3)
     found.heartbeat(3, want_fence=True)
     assert told(caplog, "Fenced a broker") == [
-        {"broker_id": 1, "reason": "its connection broke"},
-        {"broker_id": 2, "reason": "no heartbeat came for 3000 ms"},
-        {"broker_id": 3, "reason": "it asked to be fenced"},
+        {"broker_id": 1, "reason": "the connection of its heartbeat stream broke"},
+        {"broker_id": 2, "reason": "no heartbeat arrived for 3000 ms"},
+        {"broker_id": 3, "reason": "the broker asked to be fenced"},
     ]
 
 
@@ -55,7 +55,7 @@ def test_that_a_broker_flaps_and_stays_out_is_told(
         found.register(1, RestartClass.PROCESS)
         found.pass_ms(50, 1, 2, 3)
     assert told(caplog, "Fenced a broker")[-1]["reason"] == (
-        "its connection broke, again: it is not unfenced for 1000 ms"
+        "the connection of its heartbeat stream broke; it was fenced before, so it stays fenced for at least 1000 ms"
     )
 
 

@@ -106,7 +106,7 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
                 "operations": (operation("num.partitions", "5"),),
             },
             ErrorCode.INVALID_CONFIG,
-            "the same for all brokers",
+            "has one value for all brokers",
         ),
         (
             {"resource_type": ConfigResourceType.GROUP},

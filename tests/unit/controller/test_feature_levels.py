@@ -205,7 +205,7 @@ def test_a_broker_of_an_older_program_is_taken_below_the_level_and_refused_above
         feature_minima=(("metadata.version", 3),),
     ).outcome
     assert too_new.error is ErrorCode.UNSUPPORTED_VERSION
-    assert "supports 3 to 9: raise the level first" in too_new.message
+    assert "supports 3 to 9: raise the level of the feature first" in too_new.message
 
 
 @pytest.mark.parametrize(

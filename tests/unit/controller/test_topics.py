@@ -65,7 +65,7 @@ def test_names_follow_kafkas_rules(name: str, error: ErrorCode, said: str) -> No
         (
             {"replicas": 4},
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "the number of registered ones is 3",
+            "the number of registered brokers is 3",
         ),
         ({"assignments": ((1, 1),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a different broker"),
         ({"assignments": ((1, 9),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no broker 9"),
@@ -317,7 +317,7 @@ def test_a_request_that_is_too_large_for_one_batch_does_nothing_and_hurts_nobody
     found.start(1, 2, 3)
     found.commits_at_once = False
     found.create("first")
-    with pytest.raises(BatchTooLarge, match="split it"):
+    with pytest.raises(BatchTooLarge, match="send several smaller requests"):
         found.create("large", partitions=5000, replicas=3)
     assert found.create("large").outcome.is_good, "nothing of the large one is left"
     assert found.create("first").outcome.error is ErrorCode.TOPIC_ALREADY_EXISTS

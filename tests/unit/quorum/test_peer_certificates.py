@@ -70,7 +70,7 @@ async def test_a_dialler_says_nothing_to_a_peer_whose_certificate_is_anothers() 
     for names in ((), ("controller-3",), ("broker-2",)):
         wire = TlsWire(*names)
         link = dialled(wire)
-        assert link.refusal == "its certificate does not name controller-2"
+        assert link.refusal == "the peer's certificate does not name controller-2"
         assert wire.written == b""
         assert wire.is_over
 

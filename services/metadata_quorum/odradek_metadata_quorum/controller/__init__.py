@@ -1,7 +1,7 @@
-"""The controller as a state machine without I/O: it decides, and `rpc/controller_host.py` carries its decisions
-out.
+"""The controller as a state machine without I/O. `rpc/controller_host.py` runs it and proposes its decisions to the
+quorum.
 
-Rule numbers such as R20 are those of the table in `services/broker/odradek_broker/partition/README.md`.
+The table in `services/broker/odradek_broker/partition/README.md` explains rule numbers such as R20.
 """
 
 from odradek_metadata_quorum.controller.controller import Controller

@@ -1,15 +1,15 @@
-"""Access control entries, SCRAM credentials and quotas. The numbers of resource types, operations and the like are
-Kafka's.
+"""Access control entries, SCRAM credentials and client quotas.
 
-The controller stores these and finds them by filter; brokers apply them. In a filter for entries, the number 1 and an
-empty string match anything. Pattern type MATCH (2) finds the entries that apply to a name: those with this literal
-name, with one of its prefixes, and with the wildcard.
+The controller stores them, and brokers apply them. Resource types, operations, pattern types and permissions of access
+control entries have Kafka's numbers (`odradek_protocol.access`). In a filter for entries, the number 1 and the empty
+string match any value. The pattern type MATCH (2) selects all entries that apply to a resource name: entries with this
+literal name, prefixed entries whose name is a prefix of it, and entries with the wildcard.
 
-SCRAM credentials (RFC 5802, KIP-554) are set, removed and listed, never shown. The client sends the salted
-password, not the password, and only StoredKey and ServerKey are kept. The controller computes them,
-so that nothing in the log can be used to log in.
+SCRAM credentials (RFC 5802, KIP-554) can be set, removed and listed, but their keys are never returned. The client
+sends the salted password. The controller computes StoredKey and ServerKey and stores only these, so that nobody can log
+in with the content of the log.
 
-Quotas belong to users, client ids and addresses (KIP-546).
+Quotas apply to users, client ids and IP addresses (KIP-546).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _OPERATIONS: Final = frozenset(range(2, 16))
 _PERMISSIONS: Final = frozenset({2, 3})
 _CLUSTER: Final = 4
 ENTRIES_MAX: Final = 100_000
-# Most comparisons of a filter with an entry in one request; they take about half a second.
+# Most comparisons between a filter and an entry in one request. So many comparisons take about half a second.
 LOOKS_MAX: Final = 1_000_000
 LOOKS_PER_PIECE: Final = 10_000
 _TOO_MANY_LOOKS: Final = Outcome(
     error=ErrorCode.POLICY_VIOLATION,
-    message="this request compares too many filters with too many entries: send fewer filters at once",
+    message="this request has too many filters for the number of existing entries: send fewer filters in one request",
 )
 
 
@@ -75,13 +75,13 @@ class Looks:
 
 
 class _Records:
-    """The records of all access control entries, by their content. They are read from the image once for all pieces of
-    a large request.
+    """The records of all access control entries, by their content without the id. All pieces of a large request use the
+    same object, so the records are read from the image only once.
     """
 
     @staticmethod
     def of(work: Workspace) -> _Records:
-        """Return the records of the last decision if nothing was decided since; otherwise read them from the image."""
+        """Return the object of the last request if no other request has written records since. Otherwise create one."""
         records = work.acl_records
         if not isinstance(records, _Records) or not records._is_valid(work):
             work.acl_records = records = _Records(work)
@@ -94,30 +94,30 @@ class _Records:
         self.by_content = {content(record): record for record in work.image.acls.values()}
 
     def _is_valid(self, work: Workspace) -> bool:
-        # The image is another object after a decision was undone.
+        # When a decision is undone, the working image is replaced by a new object.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End a piece of the request. Its changes are written at this decision's offset, and this object is valid until
-        the next decision with records.
+        """End a piece of the request, whose changes are included in this object. The object is valid until another
+        decision writes records.
         """
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
 
 def filters_per_piece(image: MetadataImage, count_max: int) -> int:
-    """Return how many filters of a large request are decided as one piece, which takes about 10 ms."""
+    """Return the number of filters of a large request that are decided as one piece, which takes about 10 ms."""
     return max(1, min(count_max, LOOKS_PER_PIECE // max(1, len(image.acls))))
 
 
 def create_acls(work: Workspace, entries: Sequence[AclEntry]) -> tuple[Outcome, ...]:
-    """Add entries. An entry that exists already is not added again, and is not an error."""
+    """Add access control entries. Adding an entry that already exists succeeds and has no effect."""
     records = _Records.of(work)
     present = records.by_content
     outcomes = []
     for entry in entries:
         refusal = _refusal(entry)
         if refusal is None and len(present) >= ENTRIES_MAX:
-            refusal = f"there are {ENTRIES_MAX} entries already: delete some"
+            refusal = f"there are already {ENTRIES_MAX} access control entries, which is the limit: delete some"
         if refusal is not None:
             outcomes.append(Outcome(error=ErrorCode.INVALID_REQUEST, message=refusal))
             continue
@@ -132,25 +132,25 @@ def create_acls(work: Workspace, entries: Sequence[AclEntry]) -> tuple[Outcome, 
 def delete_acls(
     work: Workspace, filters: Sequence[AclEntry], *, looks: Looks | None = None
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
-    """Delete the entries that match the filters. An entry is reported for the first filter that it matches.
+    """Delete the entries that match the filters. An entry that matches several filters is reported for the first one.
 
-    A filter without wildcards stands for one entry. Any other filter is compared with all entries. A request may make a
-    limited number of comparisons (`looks`); further filters are refused.
+    A filter that matches only one possible entry is looked up. Any other filter is compared with all entries. `looks`
+    limits the number of comparisons in one request; filters beyond this limit are refused.
     """
     looks = looks or Looks()
     present = _Records.of(work)
     records = present.by_content
     results: list[tuple[Outcome, tuple[AclEntry, ...]]] = []
-    for wanted in filters:
+    for filter_ in filters:
         matched = []
-        if _leaves_nothing_open(wanted):
-            matched = [record] if (record := records.get(wanted)) is not None else []
+        if _matches_one_entry(filter_):
+            matched = [record] if (record := records.get(filter_)) is not None else []
         elif looks.left < len(records):
             results.append((_TOO_MANY_LOOKS, ()))
             continue
         else:
             looks.left -= len(records)
-            matched = [record for record in records.values() if matches(wanted, record)]
+            matched = [record for record in records.values() if matches(filter_, record)]
         for record in matched:
             work.write(RemoveAccessControlEntry(acl_id=record.acl_id))
             del records[content(record)]
@@ -159,62 +159,60 @@ def delete_acls(
     return tuple(results)
 
 
-def _leaves_nothing_open(wanted: AclEntry) -> bool:
+def _matches_one_entry(filter_: AclEntry) -> bool:
     return (
-        wanted.pattern_type in (LITERAL, PREFIXED)
-        and "" not in (wanted.resource_name, wanted.principal, wanted.host)
-        and ANY not in (wanted.resource_type, wanted.operation, wanted.permission_type)
+        filter_.pattern_type in (LITERAL, PREFIXED)
+        and "" not in (filter_.resource_name, filter_.principal, filter_.host)
+        and ANY not in (filter_.resource_type, filter_.operation, filter_.permission_type)
     )
 
 
-def matches(wanted: AclEntry, record: AccessControlEntry) -> bool:
-    """Return whether a filter matches an entry."""
+def matches(filter_: AclEntry, record: AccessControlEntry) -> bool:
+    """Return whether an access control entry matches a filter."""
     return (
-        wanted.resource_type in (ANY, record.resource_type)
-        and _matches_resource(wanted, record)
-        and wanted.principal in ("", record.principal)
-        and wanted.host in ("", record.host)
-        and wanted.operation in (ANY, record.operation)
-        and wanted.permission_type in (ANY, record.permission_type)
+        filter_.resource_type in (ANY, record.resource_type)
+        and _matches_resource(filter_, record)
+        and filter_.principal in ("", record.principal)
+        and filter_.host in ("", record.host)
+        and filter_.operation in (ANY, record.operation)
+        and filter_.permission_type in (ANY, record.permission_type)
     )
 
 
-def _matches_resource(wanted: AclEntry, record: AccessControlEntry) -> bool:
-    if wanted.pattern_type == MATCH:
-        name = wanted.resource_name
+def _matches_resource(filter_: AclEntry, record: AccessControlEntry) -> bool:
+    if filter_.pattern_type == MATCH:
+        name = filter_.resource_name
         if record.pattern_type == PREFIXED:
             return not name or name.startswith(record.resource_name)
         return not name or record.resource_name in (name, "*")
-    if wanted.pattern_type not in (ANY, record.pattern_type):
+    if filter_.pattern_type not in (ANY, record.pattern_type):
         return False
-    return wanted.resource_name in ("", record.resource_name)
+    return filter_.resource_name in ("", record.resource_name)
 
 
 def _refusal(entry: AclEntry) -> str | None:
     if entry.resource_type not in _RESOURCE_TYPES:
-        return (
-            f"resource type {entry.resource_type} is not one that access control entries can have"
-        )
+        return f"access control entries cannot have the resource type {entry.resource_type}"
     if entry.pattern_type not in (LITERAL, PREFIXED):
         return f"pattern type {entry.pattern_type} is neither literal (3) nor prefixed (4)"
     if entry.operation not in _OPERATIONS:
-        return f"operation {entry.operation} is not one that access control entries can have"
+        return f"access control entries cannot have the operation {entry.operation}"
     if entry.permission_type not in _PERMISSIONS:
         return f"permission type {entry.permission_type} is neither deny (2) nor allow (3)"
     if not entry.resource_name or len(entry.resource_name) > 1000:
         return "the name of the resource is missing or too long"
     if entry.resource_type == _CLUSTER and entry.resource_name != "kafka-cluster":
-        return f"the resource name of the cluster is kafka-cluster, not {entry.resource_name}"
+        return f"the resource name of the cluster must be kafka-cluster, not {entry.resource_name}"
     kind, separator, name = entry.principal.partition(":")
     if not separator or not kind or not name or len(entry.principal) > 1000:
         return f"principal {entry.principal!r} does not have the form User:name"
     if not entry.host or len(entry.host) > 255:
-        return "the host is missing or too long: give an address, or * for any"
+        return "the host is missing or too long: name an IP address, or * for any address"
     return None
 
 
 def content(record: AccessControlEntry) -> AclEntry:
-    """Return the content of an entry, without its id."""
+    """Return an access control entry without its id."""
     return AclEntry(
         resource_type=record.resource_type,
         resource_name=record.resource_name,
@@ -247,7 +245,7 @@ _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUpsertion:
-    """A credential to set; `alter_scram_users` checks its mechanism."""
+    """A SCRAM credential to set. `alter_scram_users` checks all fields."""
 
     user: str
     mechanism: int
@@ -262,7 +260,7 @@ class ScramUpsertion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramDeletion:
-    """A credential to remove."""
+    """A SCRAM credential to remove. `alter_scram_users` checks the mechanism."""
 
     user: str
     mechanism: int
@@ -271,7 +269,10 @@ class ScramDeletion:
 def alter_scram_users(
     work: Workspace, items: Sequence[ScramUpsertion | ScramDeletion]
 ) -> tuple[tuple[str, Outcome], ...]:
-    """Set and remove credentials, with one outcome per user. If an item of a user fails, that user is not changed."""
+    """Set and remove SCRAM credentials. Return one outcome for each user.
+
+    If one item of a user fails, none of that user's credentials is changed.
+    """
     counts = Counter((item.user, item.mechanism) for item in items)
     outcomes: dict[str, Outcome] = {user: GOOD for user, _ in counts}
     for (user, _), count in counts.items():
@@ -309,7 +310,7 @@ def _outcome(work: Workspace, item: ScramUpsertion | ScramDeletion) -> Outcome:
             )
         return GOOD
     if not item.user or len(item.user) > 255:
-        return _unacceptable("a user's name has 1 to 255 characters")
+        return _unacceptable("a user name of 1 to 255 characters")
     if not ITERATIONS_MIN <= item.iterations <= ITERATIONS_MAX:
         return _unacceptable(f"{ITERATIONS_MIN} to {ITERATIONS_MAX} iterations")
     digest_bytes = hashlib.new(_HASHES[ScramMechanism(item.mechanism)]).digest_size
@@ -320,8 +321,10 @@ def _outcome(work: Workspace, item: ScramUpsertion | ScramDeletion) -> Outcome:
     return GOOD
 
 
-def _unacceptable(wanted: str) -> Outcome:
-    return Outcome(error=ErrorCode.UNACCEPTABLE_CREDENTIAL, message=f"a credential needs {wanted}")
+def _unacceptable(requirement: str) -> Outcome:
+    return Outcome(
+        error=ErrorCode.UNACCEPTABLE_CREDENTIAL, message=f"a SCRAM credential needs {requirement}"
+    )
 
 
 def _credential(upsertion: ScramUpsertion) -> UserScramCredential:
@@ -350,8 +353,8 @@ _CLIENT_TYPES: Final = frozenset({"user", "client-id"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAlteration:
-    """A quota to set, or to remove if its value is None. A name of None stands for every entity of its type without a
-    quota of its own.
+    """A client quota to set; if `value` is None, the quota is removed. A name of None in `entity` means the default for
+    all users, client ids or addresses without a quota of their own.
     """
 
     entity: QuotaEntity
@@ -362,7 +365,7 @@ class QuotaAlteration:
 def alter_quotas(
     work: Workspace, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
 ) -> tuple[Outcome, ...]:
-    """Set and remove quotas; each succeeds or fails independently. Outcomes are in the order of the request."""
+    """Set and remove client quotas, each independently of the others. Outcomes are in the order of the request."""
     outcomes = []
     for alteration in alterations:
         refusal = _quota_refusal(alteration)
@@ -380,18 +383,20 @@ def alter_quotas(
 def _quota_refusal(alteration: QuotaAlteration) -> str | None:
     types = [kind for kind, _ in alteration.entity]
     if not types or len(set(types)) != len(types):
-        return "a quota belongs to a user, a client-id, both, or an ip"
+        return "a quota must apply to a user, a client-id, both, or an ip"
     if any(name is not None and not 0 < len(name) <= 255 for _, name in alteration.entity):
-        return "a name has 1 to 255 characters; leave it out for the default"
+        return "a name in a quota must have 1 to 255 characters; omit the name to set the default"
     if set(types) <= _CLIENT_TYPES:
         keys = _CLIENT_KEYS
     elif types == ["ip"]:
         keys = _ADDRESS_KEYS
     else:
-        return f"a quota cannot belong to {' and '.join(types)} together"
+        return f"a quota cannot apply to {' and '.join(types)} together"
     if alteration.key not in keys:
         return f"{alteration.key} is not a quota of {' and '.join(types)}: use one of {', '.join(keys)}"
     value = alteration.value
     if value is not None and not (math.isfinite(value) and value > 0):
-        return f"{alteration.key}: {value} is not a number above 0; leave the value out to remove the quota"
+        return (
+            f"{alteration.key}: {value} is not a number above 0; omit the value to remove the quota"
+        )
     return None

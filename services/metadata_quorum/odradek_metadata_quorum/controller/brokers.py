@@ -1,12 +1,12 @@
-"""The life of a registered broker: it sends heartbeats, is fenced and unfenced, and shuts down in a controlled way.
+"""Heartbeats, fencing, unfencing and controlled shutdown of registered brokers.
 
     (unknown) --register--> FENCED --heartbeat says ready--> UNFENCED --want_shutdown--> IN SHUTDOWN
                               ^  ^                            |    ^    cannot_write         |   |
                               |  |                            |    +--- can write again -----+   |
                               |  +--------- fence (R20) ------+----------------------------------+
-                register again+---- from any state: a new registration
+                              +---- register again, from any state
 
-How brokers register and are unregistered: registration.py.
+registration.py describes how brokers register and are unregistered.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChang
 def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     """Handle a broker's heartbeat: fence or unfence the broker, or begin or end its shutdown.
 
-    A broker that cannot write is treated like one that shuts down: it leaves each ISR that has enough replicas without
-    it, and remains the leader only where no other broker can lead. It may also be elected there, because consumers need
-    a leader.
+    A broker that cannot write is treated like a broker that shuts down: it leaves each ISR that has enough other
+    members, and remains the leader only of partitions that no other broker can lead. Unlike a broker that shuts down,
+    it may also be elected leader of such a partition, because consumers need a leader.
     """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
@@ -44,7 +44,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     _note_broken_partitions(work, request)
     is_read_only = request.cannot_write and not request.want_shutdown
     if is_read_only and not memory.is_read_only:
-        # A partition without a leader may elect this broker now.
+        # This broker may be elected now for partitions without a leader.
         work.is_repair_due = True
     memory.is_read_only = is_read_only
     broker = work.image.brokers[request.broker_id]
@@ -54,7 +54,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     elif broker.in_shutdown and not leaves:
         _end_shutdown(work, broker)
     elif not broker.fenced and request.want_fence:
-        _fence(work, {request.broker_id: "it asked to be fenced"})
+        _fence(work, {request.broker_id: "the broker asked to be fenced"})
     elif broker.fenced and _may_unfence(work, broker, request):
         _unfence(work, broker)
     return _heartbeat_response(work, request)
@@ -82,10 +82,11 @@ def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> Heartbeat
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """Record which directories of a broker are offline. If none works, fence the broker, and treat its replicas as
-    having lost records.
+    """Record the offline data directories of a broker. If all its directories are offline, fence the broker, and treat
+    its replicas as having lost records.
 
-    Changes that do not fit into this batch follow with the broker's next heartbeats, which report the same directories.
+    If the changes do not fit into this batch, the next heartbeats of the broker, which report the same directories,
+    cause further batches.
     """
     offline = {*broker.offline_directory_ids, *request.offline_directory_ids}
     offline &= {*broker.directory_ids}
@@ -96,7 +97,7 @@ def _note_offline_directories(
         return
     if not broker.fenced:
         memory = work.memory(broker.broker_id)
-        memory.fenced_because = "none of its data directories works"
+        memory.fenced_because = "all its data directories are offline"
         work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker.broker_id)
     settled = (work.settled(s, (broker.broker_id,)) for s in work.partitions_of(broker.broker_id))
@@ -123,8 +124,8 @@ def _registration_change(
 
 
 def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
-    """Record which replicas of a broker failed because of an internal error, and settle their partitions: for them the
-    broker counts as FENCED (`Workspace.standing_in`).
+    """Record the replicas of a broker that failed because of an internal error, and settle their partitions. For these
+    partitions the broker counts as FENCED (`Workspace.standing_in`).
     """
     if not request.broken_partitions:
         work.broken.pop(request.broker_id, None)
@@ -136,7 +137,9 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
 
 
 def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
-    """Fence brokers (rule R20). Partitions whose changes do not fit into this batch are changed by later ticks."""
+    """Fence brokers, for the given reasons (rule R20). Partitions whose changes do not fit into this batch are changed
+    by later ticks.
+    """
     for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
         work.memory(broker_id).fenced_because = reason
@@ -147,8 +150,9 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
 
 
 def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
-    """Fence brokers whose stream broke or that sent nothing for too long. Note the time, so that a broker that flaps is
-    unfenced later.
+    """Fence brokers whose heartbeat stream broke or that sent no heartbeat for too long.
+
+    The time is recorded, because a broker that is fenced repeatedly must wait before it is unfenced.
     """
     reasons = {}
     for fence in fences:
@@ -157,20 +161,22 @@ def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
             continue
         note_fencing(work, fence.broker_id)
         reason = (
-            "its connection broke"
+            "the connection of its heartbeat stream broke"
             if fence.found is Connection.BROKEN
-            else f"no heartbeat came for {work.settings.session_ms} ms"
+            else f"no heartbeat arrived for {work.settings.session_ms} ms"
         )
         if delay_ms := unfence_delay_ms(work, fence.broker_id):
-            reason += f", again: it is not unfenced for {delay_ms} ms"
+            reason += f"; it was fenced before, so it stays fenced for at least {delay_ms} ms"
         reasons[fence.broker_id] = reason
     if reasons:
         _fence(work, reasons)
 
 
 def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest) -> bool:
-    """Return whether a fenced broker may be unfenced (rule R23). It must not ask to stay fenced or to shut down, its
-    image must include its registration, and a directory must work. A broker that flaps must also wait.
+    """Return whether a fenced broker may be unfenced now (rule R23).
+
+    The broker must not ask to stay fenced or to shut down, its image must include its registration, and a data
+    directory must work. A broker that was fenced repeatedly must also wait (`unfence_delay_ms`).
     """
     if request.want_fence or request.want_shutdown:
         return False
@@ -184,8 +190,8 @@ def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest
 
 
 def _unfence(work: Workspace, broker: BrokerState) -> None:
-    """Unfence a broker. If it cannot write, it may lead partitions until its next heartbeat, which moves them to
-    others.
+    """Unfence a broker. If the broker cannot write, it may become leader of partitions now; its next heartbeat moves
+    these leaderships to other brokers.
     """
     in_shutdown = False if broker.in_shutdown else None
     work.write(_registration_change(broker, fenced=False, in_shutdown=in_shutdown))
@@ -202,7 +208,7 @@ def _begin_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
-    """End the shutdown state of a broker that can write again or no longer asks to stop."""
+    """End the shutdown state of a broker that can write again or that no longer asks for a shutdown."""
     work.write(_registration_change(broker, in_shutdown=False))
     work.memory(broker.broker_id).shutdown_offset = None
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
@@ -210,8 +216,8 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
-    """Return whether a broker may stop: its leaderships have moved, and the live brokers know that or had time to learn
-    it.
+    """Return whether a broker may stop now: its leaderships have moved to other brokers, and the live brokers have
+    replayed these changes or had enough time to do so.
     """
     if broker.fenced:
         return True
@@ -221,7 +227,7 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     # The offset is None if the shutdown began under another controller.
     if memory.shutdown_offset is None:
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
-    # Both values are computed from all partitions, and only a new record can change them.
+    # The two values are computed from all partitions, which takes long. Only a new record can change them.
     if memory.judged_at != work.next_offset:
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
@@ -235,7 +241,7 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
         work.is_repair_due = True
         return False
     if memory.is_missed:
-        # The broker limits how long it waits: after a timeout of its own settings it stops without permission.
+        # The broker does not wait for ever: after controlled.shutdown.timeout.ms it stops without permission.
         memory.shutdown_since_ms = work.now_ms
         return False
     if work.now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:
@@ -253,11 +259,11 @@ def _can_move(work: Workspace, state: PartitionState) -> bool:
 
 
 def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
-    """Return whether writes with acks=all would fail without this member of the ISR, although a live replica may soon
-    replace it.
+    """Return whether a broker should wait before it stops, because without it writes with acks=all would fail, and a
+    live replica that is out of sync may soon replace it in the ISR.
 
-    In a rolling restart, the broker that restarted before this one may still be catching up. If no other replica is
-    live, as for the last brokers of a cluster that is shut down, the broker need not wait.
+    In a rolling restart, the broker that restarted last may still be catching up. If no other replica is live, as when
+    a whole cluster is shut down, the broker need not wait.
     """
     if leaving not in state.isr:
         return False
@@ -269,8 +275,8 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
 
 
 def is_stale_epoch(broker: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
-    """Return whether a committed record has a later registration of the broker.
+    """Return whether the broker has registered again since it got this broker epoch.
 
-    A standby controller can decide this, too.
+    `broker` is the broker's committed registration, so a standby controller can decide this, too.
     """
     return broker is not None and 0 <= broker_epoch < broker.broker_epoch

@@ -1,10 +1,11 @@
 """Changes of the configs of topics, brokers and groups at run time (KIP-339: set, delete, append, subtract).
 
-Either all changes of one resource take effect, or none does. A change of `min.insync.replicas` also changes the ELR of
-the partitions that it concerns, in the same batch (rule R18), so leaders adopt the new minimum and ELR together. If
-they do not fit into one batch, the ELRs come first, piece by piece, with each attempt to change the config. That is
-safe: a lower minimum lets a leader acknowledge records that the members of the ELR lack, so they must not be eligible
-by then.
+Of the changes to one resource, either all take effect or none. A change of `min.insync.replicas` also changes the ELRs
+of the affected partitions in the same batch (rule R18), so leaders adopt the new minimum and the new ELR together.
+
+If these changes do not fit into one batch, each attempt to change the config first writes some of the new ELRs, and the
+attempt that writes the last of them also changes the config. The order matters: with a lower minimum a leader may
+acknowledge records that members of the old ELR lack, so these members must have left the ELR before.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from odradek_protocol.metadata.image import ALL_BROKERS, PartitionState
 from odradek_protocol.metadata.records import Config, ConfigResourceType
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
-# A bound, because every broker stores these configs, and a caller may name any group.
+# The number is limited because every broker stores these configs, and a client may set configs of any group id.
 GROUPS_WITH_CONFIGS_MAX = 10_000
 
 
 class AlterOperation(IntEnum):
-    """The operation on a config (set, delete, append or subtract), with Kafka's numbers."""
+    """The operation of a change of a config, with Kafka's numbers. APPEND and SUBTRACT change the items of a list."""
 
     SET = 0
     DELETE = 1
@@ -44,7 +45,7 @@ class AlterOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigOperation:
-    """One change of one config."""
+    """One change of one config. `value` is None only for DELETE."""
 
     name: str
     operation: AlterOperation = AlterOperation.SET
@@ -53,7 +54,7 @@ class ConfigOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResource:
-    """Changes to one resource. With `replaces_all`, configs that are not named return to their defaults."""
+    """Changes of the configs of one resource. With `replaces_all`, all configs that are not named are deleted."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -63,10 +64,10 @@ class AlterConfigsResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequest:
-    """Changes to several resources: a client's whole request, or a piece of it.
+    """Changes of the configs of several resources: a client's whole request, or one piece of a large request.
 
-    `repeated` are the resources that the whole request has more than once; it may be empty if the request is decided as
-    a whole.
+    `repeated` has the resources that occur more than once in the whole request. It may be empty if this is the whole
+    request.
     """
 
     resources: tuple[AlterConfigsResource, ...]
@@ -81,7 +82,7 @@ class _Refused(Exception):
 
 
 def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcome, ...]:
-    """Alter each resource independently of the others; outcomes are in the order of the request."""
+    """Change the configs of each resource independently of the others. Outcomes are in the order of the request."""
     outcomes = []
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
@@ -101,7 +102,7 @@ def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcom
 
 
 def _target(work: Workspace, resource: AlterConfigsResource) -> dict[str, str]:
-    """Return the resource's own configs after the changes."""
+    """Return the configs that are set for the resource after the changes. Raises _Refused."""
     _check_resource(work, resource)
     present = work.image.config_of(resource.resource_type, resource.resource_name)
     values = {} if resource.replaces_all else dict(present)
@@ -133,9 +134,9 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
             if name and not (name.isascii() and name.isdigit()):
                 raise _Refused(
                     ErrorCode.INVALID_REQUEST,
-                    f"{name!r} is not a broker id: give the id of a broker, or an empty name for all brokers",
+                    f"{name!r} is not a broker id: name the id of a broker, or an empty name for all brokers",
                 )
-            # Names are compared as strings, because "01" is not the name of broker 1.
+            # The names are compared as text, because "01" is not the name of broker 1.
             if name and name not in map(str, work.image.brokers):
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
         case ConfigResourceType.GROUP:
@@ -149,12 +150,12 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
             if is_new and groups >= GROUPS_WITH_CONFIGS_MAX:
                 raise _Refused(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{groups} groups have configs of their own, and no more may: delete the configs of another group",
+                    f"{groups} groups have configs, which is the limit: delete the configs of another group first",
                 )
         case _:
             raise _Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{resource.resource_type.name.lower()}s have no configs that can be altered here",
+                f"{resource.resource_type.name.lower()}s have no configs that can be changed at run time",
             )
 
 
@@ -169,15 +170,17 @@ def _apply(
     definition = definition_of(resource.resource_type, name)
     if definition.is_cluster_wide and resource.resource_name and _is_broker(resource):
         raise ConfigError(
-            f"{name} is the same for all brokers: set it for all brokers, not for one"
+            f"{name} has one value for all brokers: set it for all brokers (an empty broker id), not for one broker"
         )
     if operation.value is None:
-        raise ConfigError(f"the change of {name} has no value")
+        raise ConfigError(f"the change of {name} has no value: give a value, or delete the config")
     if operation.operation is AlterOperation.SET:
         values[name] = operation.value
         return
     if definition.type is not ConfigType.LIST:
-        raise ConfigError(f"{name} is not a list: it can only be set or deleted")
+        raise ConfigError(
+            f"{name} is not a list, so items cannot be added or removed: set or delete the config"
+        )
     items = [item for item in values.get(name, definition.default).split(",") if item]
     given = [item.strip() for item in operation.value.split(",") if item.strip()]
     if operation.operation is AlterOperation.APPEND:
@@ -210,9 +213,10 @@ def _write(work: Workspace, resource: AlterConfigsResource, values: dict[str, st
 
 
 def _settle_minimum(work: Workspace, resource: AlterConfigsResource, value: str | None) -> None:
-    """Write the changes of partitions that a new min.insync.replicas needs; None: the config is deleted.
+    """Write the changes of partitions that a new value of min.insync.replicas needs; None means that the config is
+    deleted.
 
-    Raises _Refused after a part of them if they do not fit into one batch.
+    If the changes do not fit into one batch, write some of them and raise _Refused.
     """
     changes = []
     for state in _concerned(work, resource):
@@ -220,21 +224,21 @@ def _settle_minimum(work: Workspace, resource: AlterConfigsResource, value: str 
             minimum = _minimum_after(work, resource, value, state)
             if (change := work.settled(state, min_insync_replicas=minimum)) is not None:
                 changes.append(change)
-        # If all replicas are in sync, the minimum makes no difference.
+        # A partition whose replicas are all in sync has an empty ELR with any minimum.
     changes_max = work.settings.registration_changes_max
     work.write(*changes[:changes_max])
     if len(changes) > changes_max:
         raise _Refused(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"{len(changes)} partitions have to change before {MIN_INSYNC_REPLICAS}, more than fit into one batch:"
-            f" the first {changes_max} did; repeat the request for the rest",
+            f"{len(changes)} partitions must change before {MIN_INSYNC_REPLICAS} can change, more than fit into one"
+            f" batch; {changes_max} of them have changed now: repeat the request until it succeeds",
         )
 
 
 def _minimum_after(
     work: Workspace, resource: AlterConfigsResource, value: str | None, state: PartitionState
 ) -> int:
-    """Return the effective minimum of a partition once the resource's min.insync.replicas is `value`."""
+    """Return the effective minimum that a partition has when min.insync.replicas of the resource is `value`."""
     topic = work.image.topics[state.topic_id].name
     if resource.resource_type is ConfigResourceType.TOPIC:
         own = value

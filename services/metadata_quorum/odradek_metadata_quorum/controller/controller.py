@@ -1,33 +1,33 @@
-"""The controller: every member of the quorum replays the metadata, and the active member decides its changes.
+"""The controller: every member of the quorum replays the metadata, and the active controller decides its changes.
 
     STANDBY  --became_active(epoch)-->  OPENING  --its first batch is replayed-->  ACTIVE
        ^                                   |                                         |
        +---------- resigned() -------------+-----------------------------------------+
 
-In every state `replay` applies committed records to the committed image, and heartbeats and broken
-streams are noted, so that a new active controller knows which brokers were silent before its time (rule R24).
+In every state, `replay` applies committed records to the committed image. Heartbeats and broken heartbeat streams are
+recorded in every state, too, so that a new active controller knows which brokers were silent before (rule R24).
 
-OPENING proposes one batch of its own (a NoOp; on a cluster's first start also the initial feature
-levels, the log's incarnation and the initial configs) and decides nothing until that batch is replayed.
-Then everything older is in the committed image, the controller knows that it is the active one,
-and the offset of each later proposal is one more than the last.
+In OPENING the controller proposes one batch of its own: a NoOp and, at the first start of a cluster, also the initial
+feature levels, the incarnation id of the log and the initial configs. It makes no other decision until this batch is
+replayed. Then all older entries are in the committed image, the controller knows that it is active, and the offset of
+each later proposal is one more than the offset of the previous one.
 
-ACTIVE decides. `decide`, `heartbeat` and `tick` return `Decision`s; the caller must
+In ACTIVE the controller makes decisions: `decide`, `heartbeat` and `tick` return `Decision`s. The caller must
 
-1. propose the payloads of all decisions that have records, in the order in which they were made, in
-   the epoch that `became_active` was given;
-2. respond to a decision only when its records, and those of all decisions before it, are committed and
-   replayed here;
-3. call `resigned` as soon as the quorum reports it, or any proposal fails: no decision that is still
-   uncommitted then gets a successful response.
+1. propose the payloads of all decisions that have records, in the order in which the decisions were made, in the epoch
+   that `became_active` was given;
+2. send the response of a decision only when the records of this and all earlier decisions are committed and replayed on
+   this controller;
+3. call `resigned` as soon as the quorum reports the loss of leadership or a proposal fails. Decisions that are not
+   committed by then get no successful response.
 
-A handler is a function of a `Workspace` and a request; it returns the response and adds records by
-`Workspace.write`. How decisions see those before them that are not committed yet: workspace.py. If a
-handler raises, because of a bug or because its batch is too large, its records are undone and nothing
+A handler is a function of a `Workspace` and a request. It returns the response, and adds records by `Workspace.write`.
+The docstring of workspace.py explains how a decision sees the records of earlier decisions that are not committed yet.
+If a handler raises an exception, because of a bug or because its batch is too large, its records are undone and nothing
 is proposed.
 
-No method waits, reads a clock or draws at random: `now_ms` is the caller's monotonic clock, `draws`
-the caller's source. The same calls give the same decisions.
+No method waits, reads a clock or draws a random number. `now_ms` is the time of the caller's monotonic clock, and
+`draws` is the caller's source of random numbers. The same calls result in the same decisions.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ T = TypeVar("T")
 class _Opening:
     epoch: int
     now_ms: int
-    records_left: int  # how many records of the first batch are not yet replayed
+    records_left: int  # the number of records of the first batch that are not replayed yet
 
 
 class Controller:
-    """The controller of one member of the quorum. The docstring of the module has its states, and what its caller must
-    do.
+    """The controller of one member of the quorum. The docstring of the module describes its states and the duties of
+    its caller.
     """
 
     def __init__(self, settings: ControllerSettings, draws: Draws) -> None:
@@ -96,19 +96,19 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether `decide` may be called."""
+        """Whether this is the active controller, so that `decide` may be called."""
         return self._work is not None
 
     @property
     def epoch(self) -> int | None:
-        """The epoch in which this controller is active or opening."""
+        """The epoch in which this controller is active or opening; None on a standby."""
         if self._work is not None:
             return self._work.epoch
         return None if self._opening is None else self._opening.epoch
 
     @property
     def is_repairing(self) -> bool:
-        """Whether the last `tick` left partitions whose leader or ISR the next one still has to change."""
+        """Whether there are partitions whose leader or ISR the next `tick` may have to change."""
         return self._work is not None and (self._work.is_repair_due or bool(self._work.unsettled))
 
     @property
@@ -117,12 +117,12 @@ class Controller:
         return self.committed if self._work is None else self._work.image
 
     def why_fenced(self, broker_id: BrokerId) -> str:
-        """Return, for operators, why this controller last fenced a broker; "" if it never did."""
+        """Return the reason for which this controller last fenced a broker, as text; "" if it has not fenced it."""
         memory = None if self._work is None else self._work.memories.get(broker_id)
         return "" if memory is None else memory.fenced_because
 
     def became_active(self, epoch: int, now_ms: int) -> list[Decision[None]]:
-        """Begin to open, because this member leads the quorum in `epoch` and has replayed all earlier entries."""
+        """Enter OPENING, because this member leads the quorum in `epoch` and has replayed all earlier entries."""
         assert self.epoch is None, (
             f"became active in epoch {epoch} while active in epoch {self.epoch}"
         )
@@ -173,8 +173,8 @@ class Controller:
                 self._open(self._opening)
 
     def decided(self, offset: MetadataOffset, epoch: int) -> tuple[MetadataRecord, ...] | None:
-        """Return the records of the entry at `offset` if this controller decided them, so that they need not be
-        decoded again.
+        """Return the records of the entry at `offset` if this controller decided them in `epoch`, so that the caller
+        need not decode them. Return None otherwise.
         """
         if self._work is None or epoch != self._work.epoch or not self._in_flight:
             return None
@@ -182,11 +182,11 @@ class Controller:
         return records if first == offset else None
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Move past a committed entry that has no records."""
+        """Advance the committed image past a committed entry that has no records."""
         self.committed.advance(offset, epoch)
 
     def restore(self, image: MetadataImage) -> None:
-        """Replace the image by that of a snapshot. This is called only on a standby."""
+        """Replace the committed image by the image of a snapshot. Only a standby may be restored."""
         assert self.epoch is None, (
             f"a snapshot was restored into the active controller of epoch {self.epoch}"
         )
@@ -208,10 +208,11 @@ class Controller:
         self._liveness.activate(unfenced, now_ms=opening.now_ms)
 
     def tick(self, now_ms: int) -> list[Decision[None]]:
-        """Decide what is due: fencing, changes of partitions that were not completed, elections, balancing of leaders.
+        """Return the decisions that are due by time: fencing, unclean elections, changes of partitions that earlier
+        decisions did not complete, and balancing of leaders.
 
-        Call it about every 50 ms, after all heartbeats that have arrived were handled, and again at once while
-        `is_repairing`. A standby decides nothing.
+        The caller calls this about every 50 ms, after it has handled all heartbeats that have arrived, and again at
+        once while `is_repairing`. On a standby the result is empty.
         """
         work = self._work
         if work is None:
@@ -228,8 +229,8 @@ class Controller:
         return [decision for decision in decisions if decision.records]
 
     def heartbeat(self, now_ms: int, request: HeartbeatRequest) -> Decision[HeartbeatResponse]:
-        """Handle a broker's heartbeat, as the active controller or as a standby. The response of a standby renews no
-        lease.
+        """Handle a broker's heartbeat. A standby handles it, too, but its response does not renew the
+        broker's lease.
         """
         if self._work is not None:
             return self.decide(now_ms, heartbeat, request)
@@ -238,12 +239,12 @@ class Controller:
             return Decision(
                 response=HeartbeatResponse(error=ErrorCode.STALE_BROKER_EPOCH, seq=request.seq)
             )
-        if broker is not None:  # a broker that is not registered must not take memory here
+        if broker is not None:  # heartbeats of unregistered brokers must not use memory
             self._liveness.heartbeat(request.broker_id, now_ms=now_ms)
         return Decision(response=HeartbeatResponse(seq=request.seq))
 
     def stream_broken(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Record that the last open heartbeat stream of a broker to this controller ended."""
+        """Record that a broker has no open heartbeat stream to this controller any more."""
         self._liveness.stream_broken(broker_id, now_ms=now_ms)
 
     def decide(
@@ -254,10 +255,12 @@ class Controller:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Run a handler on the working image. The caller must propose its records; if it raises, they are undone here.
+        """Run a handler on the working image, and return its response and records. The caller must propose the records.
+
+        If the handler raises an exception, its records are undone and the exception is passed on.
 
         Raises:
-            BatchTooLarge: the handler's records do not fit into one entry of the quorum's log.
+            BatchTooLarge: The handler's records do not fit into one entry of the quorum's log. They are undone.
         """
         work = self._work
         assert work is not None, "a standby cannot decide"
@@ -269,8 +272,8 @@ class Controller:
             decision = _decision(response, records, work.epoch, level, offset)
             if len(decision.payload) > self.settings.batch_bytes_max:
                 raise BatchTooLarge(
-                    f"this request needs {len(decision.payload)} bytes of metadata in one batch, "
-                    f"which holds at most {self.settings.batch_bytes_max}: split it"
+                    f"this request needs a batch of {len(decision.payload)} bytes of metadata, but at most"
+                    f" {self.settings.batch_bytes_max} bytes are allowed: send several smaller requests"
                 )
         except Exception:
             self._undo(work)
@@ -302,7 +305,9 @@ def _decision(
 
 
 def _repair(work: Workspace) -> None:
-    """Settle partitions that an earlier batch, or an earlier controller, left unsettled."""
+    """Settle partitions whose changes did not fit into earlier batches, or that an earlier controller
+    did not settle.
+    """
     if work.is_repair_due and not work.unsettled:
         work.is_repair_due = False
         live = {broker.broker_id for broker in work.image.brokers.values() if broker.is_live}

@@ -1,41 +1,43 @@
-"""Rules for one partition: which replica leads it, which stay in its ISR, and which stay eligible as leader in its
-ELR.
+"""The rules by which the controller chooses the leader, the ISR and the ELR of one partition.
 
-`settle` decides what fencing, unfencing, restarts and controlled shutdown change in a partition: from the
-present state of the brokers it computes the leader, ISR and ELR that the partition must have, and returns
-None if nothing has to change. The controller records the change of a broker and then calls `settle` for the
-partitions of that broker. Because `settle` depends only on the present state, a second call changes nothing,
-and a new controller calls it for all partitions to finish what the last controller began.
+`settle` computes the leader, ISR and ELR that a partition must have for the present state of its brokers. It returns
+None if the partition need not change. When a broker is fenced, unfenced, restarted or shut down, the controller records
+that change and then calls `settle` for the broker's partitions. `settle` depends only on the present state, so a second
+call changes nothing. A new active controller calls it for all partitions, to complete the changes that the previous
+controller began.
 
-What a replica can be, worst first:
+The standings of a broker for a partition, from worst to best:
 
-    FENCED      not registered, or fenced,     leaves the ISR; below the minimum it enters the ELR
-                or its replica failed
-    LEAVING     in controlled shutdown         leads on only if no other replica can; leaves an
-                                               ISR that stays at its minimum without it
-    READ_ONLY   LEAVING, because its disk is   like LEAVING; elected if no better replica can be: it
-                full, not because it stops     serves readers, and producers are refused
-    LIVE        may lead
-    STREAMING   LIVE, and its heartbeat stream is open: preferred to one that is only LIVE
+    FENCED      The broker is not registered or is fenced, or its replica of this partition failed. It leaves
+                the ISR. If the ISR is then below min.insync.replicas, the replica enters the ELR.
+    LEAVING     The broker is in a controlled shutdown. It remains the leader only if no other replica can
+                lead. It leaves the ISR if enough other replicas remain in the ISR.
+    READ_ONLY   Like LEAVING, but because its disk is full. If no better replica can lead, it is elected: it
+                serves consumers and refuses producers.
+    LIVE        The broker may lead.
+    STREAMING   The broker is LIVE and its heartbeat stream is open, so it is preferred to one that is only LIVE.
 
-The order of election (rule R21): the first replica, in replica order, that is in the ISR and STREAMING; then
-one that is LIVE; then one that is READ_ONLY, unless the present leader is LEAVING and can go on. Only if
-the ISR is empty, a member of the ELR is elected by the same order and becomes the whole ISR. A READ_ONLY
-leader gives way as soon as a LIVE replica is in the ISR. A replica in `lost` may have lost acknowledged
-bytes: it is never elected here (R22, leaders.py).
+A clean election (rule R21) takes the first replica, in replica order, that is in the ISR and STREAMING; otherwise the
+first that is LIVE; otherwise the first that is READ_ONLY, unless the present leader is LEAVING and can continue. If the
+ISR is empty, a member of the ELR is elected by the same order and becomes the only member of the ISR. A READ_ONLY
+leader is replaced as soon as a LIVE replica is in the ISR. A replica in `lost` may have lost acknowledged bytes and is
+never elected by these rules (see rule R22 in leaders.py).
 
-Why no acknowledged record is lost: it is in every member of the ISR of its time and below the high
-watermark, which needs |ISR| >= min. A replica that leaves a full ISR loses its claim; one that leaves a
-smaller one keeps it in the ELR, because the high watermark has not moved since. So each of ISR and ELR
-holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
+Why no acknowledged record is lost: an acknowledged record is below the high watermark, so it was in the logs of all
+members of the ISR at a time when the ISR had at least min.insync.replicas members. A replica that leaves an ISR while
+enough members remain is no longer eligible. A replica that leaves a smaller ISR stays eligible in the ELR, because the
+high watermark has not moved since. So each member of the ISR and the ELR has all acknowledged records, unless it lost
+bytes; such a member is in `lost`.
 
-ISR and ELR are never both empty (I6 in tests/sim/README.md): a member leaves both only if it lost bytes and another
-member is left. The last copy stays in the ELR (rule R19), unless its disk was replaced and it has nothing. Then the
-other replicas, which had fallen behind, are the best that there is: they enter the ELR and `lost`, so that the longest
-of their logs is elected by rule R22, and the empty one does not become the log of the partition. A broker that was
-unregistered is treated like that when its id registers again: nothing tells its old disk from a new one, and if it is
-the old one, it reports the longest log. So is a replica that misses records which it had synced: its log was cut where
-the damage begins, or its directory is gone. A replica that only lost power has all that it had synced, and stays.
+ISR and ELR are never both empty (I6 in tests/sim/README.md). A replica that lost bytes leaves both only if another
+member remains. The last member stays in the ELR (rule R19), except when its disk was replaced, so that its log is
+empty. Then the other replicas, which were out of sync, enter the ELR and `lost`, and rule R22 elects the one with the
+longest log. Otherwise the empty log would become the log of the partition.
+
+Two more cases are treated like a replaced disk. When the id of an unregistered broker registers again, the controller
+cannot tell its old disk from a new one; if it is the old disk, the broker reports the longest log. And a replica may
+lack records that it had synced, because its log was truncated where damage begins or its directory is gone. A replica
+that only lost power still has all synced records, and stays.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 class Standing(IntEnum):
-    """How well a broker can serve a partition now, from FENCED to STREAMING. The docstring of the module explains the
-    values.
+    """How well a broker can serve a partition now, from worst to best. The docstring of the module
+    explains the values.
     """
 
     FENCED = 0
@@ -72,16 +74,14 @@ def settle(
     lost: Iterable[BrokerId] = (),
     emptied: Iterable[BrokerId] = (),
 ) -> PartitionChange | None:
-    """Return the change that a partition needs because of the present state of its brokers; None if it needs none.
+    """Return the change that a partition needs because of the present state of its brokers, or None if it needs none.
 
     Args:
-        state: the partition as it is.
-        standing_of: returns the present Standing of a broker.
-        min_insync_replicas: the partition's effective minimum.
-        lost: brokers whose replica of this partition may have lost bytes just now, because the power failed or a
-            directory was lost. Only those in the ISR or ELR matter.
-        emptied: those of `lost` than which other replicas may have more: a disk was replaced or is unknown, or
-            records that had been synced are missing.
+        state: The present state of the partition. standing_of: Returns the present Standing of a broker for this
+        partition. min_insync_replicas: The effective minimum of the partition (KIP-966). lost: Brokers whose replica of
+        this partition may just have lost bytes, because the power failed or a directory was lost. Brokers that are
+        neither in the ISR nor in the ELR are ignored. emptied: Brokers of `lost` whose replica may have fewer records
+        than an out-of-sync replica, because the disk was replaced or is unknown, or because synced records are missing.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)
@@ -89,7 +89,7 @@ def settle(
     claims += [b for b in fenced if b not in claims]
     elr = _in_order(claims, state.replicas) if len(isr) < min_insync_replicas else ()
     if not isr and not elr:
-        # Rule R19: the last replica that has all records stays eligible.
+        # Rule R19: the last replica that had all records stays eligible, unless its log may be empty now.
         empty = set(emptied)
         last = (lost_now - empty) or ({*state.replicas} - empty) or lost_now
         elr = _in_order(last, state.replicas)
@@ -99,7 +99,7 @@ def settle(
     leader = _keeps_leading(state.leader, isr, standing_of)
     if leader == NO_LEADER:
         leader, isr, elr = _elect(state.replicas, isr, elr, gone, standing_of)
-        # A leader that is leaving stays unless a better one can be elected.
+        # A leader with a standing below LIVE remains the leader unless a LIVE replica can be elected.
         if state.leader in isr and (leader == NO_LEADER or standing_of(leader) < Standing.LIVE):
             leader = state.leader
         if len(isr) >= min_insync_replicas:
@@ -110,7 +110,7 @@ def settle(
 def _split_isr(
     state: PartitionState, lost_now: set[BrokerId], standing_of: StandingOf, minimum: int
 ) -> tuple[Brokers, Brokers]:
-    """Return the members that stay in the ISR, and the fenced members that leave it."""
+    """Return the members that stay in the ISR, and the members that leave the ISR because they are fenced."""
     staying = [b for b in state.isr if b not in lost_now and standing_of(b) > Standing.FENCED]
     fenced = tuple(b for b in state.isr if b not in lost_now and standing_of(b) is Standing.FENCED)
     for broker in [b for b in staying if standing_of(b) < Standing.LIVE]:
@@ -127,11 +127,13 @@ def _keeps_leading(leader: BrokerId, isr: Brokers, standing_of: StandingOf) -> B
 def _elect(
     replicas: Brokers, isr: Brokers, elr: Brokers, lost: Brokers, standing_of: StandingOf
 ) -> tuple[BrokerId, Brokers, Brokers]:
-    """Return leader, ISR and ELR after a clean election (rule R21); NO_LEADER if no replica may lead."""
+    """Return the leader, ISR and ELR after a clean election (rule R21). The leader is NO_LEADER if none
+    can be elected.
+    """
     pool = isr or elr
-    for wanted in (Standing.STREAMING, Standing.LIVE, Standing.READ_ONLY):
+    for lowest in (Standing.STREAMING, Standing.LIVE, Standing.READ_ONLY):
         for broker in replicas:
-            if broker in pool and broker not in lost and standing_of(broker) >= wanted:
+            if broker in pool and broker not in lost and standing_of(broker) >= lowest:
                 if isr:
                     return broker, isr, elr
                 return broker, (broker,), tuple(b for b in elr if b != broker)
@@ -139,14 +141,15 @@ def _elect(
 
 
 def clean_candidate_exists(state: PartitionState, standing_of: StandingOf) -> bool:
-    """Return whether a leader can be elected without asking brokers for their log end offsets."""
+    """Return whether a clean election (rule R21) can elect a leader for this partition now."""
     leader, _, _ = _elect(state.replicas, state.isr, state.elr, state.lost, standing_of)
     return leader != NO_LEADER
 
 
 def elect_preferred(state: PartitionState, standing_of: StandingOf) -> PartitionChange | None:
-    """Return the change that makes the first replica the leader, if it is in sync, may lead and is not the leader yet;
-    otherwise None.
+    """Return the change that makes the preferred leader, which is the first replica, the leader of the partition.
+
+    Return None if it already leads, is not in the ISR, or may not lead.
     """
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or preferred in state.lost:
@@ -157,7 +160,9 @@ def elect_preferred(state: PartitionState, standing_of: StandingOf) -> Partition
 
 
 def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
-    """Elect a replica uncleanly (rule R22). Its log becomes the partition's log, and the partition is RECOVERING."""
+    """Return the change that elects a leader uncleanly (rule R22). Its log becomes the partition's log, and the
+    partition is in the state RECOVERING.
+    """
     return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
@@ -170,7 +175,10 @@ def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
 
 
 def elr_after(state: PartitionState, isr: Brokers, minimum: int) -> Brokers:
-    """Return the ELR that belongs to an ISR which the leader proposes (rule R18)."""
+    """Return the ELR that the partition has after its leader has proposed this ISR (rule R18).
+
+    `minimum` is the effective min.insync.replicas of the partition.
+    """
     if len(isr) >= minimum:
         return ()
     claims = ({*state.elr, *state.isr} - {*isr}) - {*state.lost}
@@ -186,7 +194,7 @@ def difference(
     lost: Brokers,
     recovering: bool | None = None,
 ) -> PartitionChange | None:
-    """Return the change from `state` to these values; None if they are the present ones."""
+    """Return the change from `state` to these values, or None if the partition already has them."""
     change = PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
@@ -201,5 +209,5 @@ def difference(
 
 
 def _in_order(members: Iterable[BrokerId], replicas: Brokers) -> Brokers:
-    wanted = set(members)
-    return tuple(b for b in replicas if b in wanted)
+    member_set = set(members)
+    return tuple(b for b in replicas if b in member_set)

@@ -1,13 +1,13 @@
-"""Feature levels, and the controllers' registrations that limit them: old and new programs run together.
+"""Changes of feature levels, and the registrations of controllers, which limit the levels.
 
-A level is raised when every registered broker and every voter supports it, fenced brokers too, because
-they come back (KIP-584). `metadata.version` is never lowered, because the records of its levels are in the log.
+Programs of different releases may run in one cluster. So a level may be raised only if every registered broker and
+every voter supports it; fenced brokers count, because they may return (KIP-584). `metadata.version` is never lowered,
+because the log has records of its levels.
 
-Every voter registers the levels that its program supports with the active controller when it starts, and
-again every few seconds (KIP-919). From `metadata.version` 2 on a registration that differs from the last
-one is a record. Below 2 the record does not exist, so the active controller remembers the registration
-for `REGISTRATION_MS_MAX`: a voter that went back to an older program, which does not register, is
-forgotten after that time.
+Every voter registers the levels that its program supports with the active controller, at its start and then every few
+seconds (KIP-919). From `metadata.version` 2 on, a registration that differs from the voter's last one is written as a
+record. Below level 2 no such record exists, so the active controller stores the registration in memory for
+`REGISTRATION_MS_MAX`. If a voter is downgraded to an older program, which does not register, its registration expires.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from odradek_protocol.metadata.records import FeatureLevel, MetadataIncarnation,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """One feature: the level in use, the levels that this release supports, and those that all members support."""
+    """The levels of one feature. `level_min` and `level_max` are those that this release supports."""
 
     name: str
-    level: int
+    level: int  # the level in use
     level_min: int
     level_max: int
-    level_common: int  # the highest level that all members support
-    held_back_by: tuple[str, ...]  # texts for people: the members that do not support level_max
+    level_common: int  # the highest level that all brokers and controllers support
+    held_back_by: tuple[
+        str, ...
+    ]  # for people: the brokers and controllers that do not support level_max
 
 
 def describe_features(work: Workspace) -> tuple[FeatureDescription, ...]:
@@ -74,8 +76,8 @@ def update_feature(
     *,
     allow_downgrade: bool = False,
 ) -> Outcome:
-    """Raise a feature's level if every registered broker and every voter supports it, or lower it if `allow_downgrade`
-    is set.
+    """Set the level of a feature. Every registered broker and every voter must support the new level. A lower level
+    needs `allow_downgrade`.
     """
     if name not in SUPPORTED_FEATURES:
         return _failed(
@@ -91,11 +93,11 @@ def update_feature(
             f" records of level {present}, which older programs cannot read"
         )
     if level < present and not allow_downgrade:
-        return _failed(f"{name} is at level {present}; allow the downgrade to lower it to {level}")
+        return _failed(f"{name} is at level {present}: to lower it to {level}, allow the downgrade")
     if level > present and (unable := _unable(work, name, level)):
         return _failed(
-            f"{name} {level} is not supported by {', '.join(unable)}: upgrade them, or unregister"
-            " brokers that will not come back"
+            f"{name} {level} is not supported by {', '.join(unable)}: upgrade these processes, or unregister"
+            " brokers that will not start again"
         )
     if level < present and (unable := _unable_below(work, name, level)):
         return _failed(f"{name} {level} is no longer supported by {', '.join(unable)}")
@@ -108,12 +110,12 @@ def update_feature(
 
 
 def new_incarnation(draws: Draws) -> MetadataIncarnation:
-    """Return a random id for a metadata log that has none yet."""
+    """Return the record that gives a metadata log a new, random incarnation id."""
     return MetadataIncarnation(incarnation_id=MetadataIncarnationId(draws.randbytes(16)))
 
 
 def _unable(work: Workspace, name: str, level: int) -> list[str]:
-    """Return texts with the brokers and voters that do not support a level, and the levels that they do support."""
+    """Return, as texts, the voters and registered brokers that do not support `level`, with their highest levels."""
     unable = []
     for controller_id in work.settings.voters:
         features = registered_features(work, controller_id)
@@ -128,7 +130,7 @@ def _unable(work: Workspace, name: str, level: int) -> list[str]:
 
 
 def _unable_below(work: Workspace, name: str, level: int) -> list[str]:
-    """Return texts with the registered brokers and voters whose program no longer supports a level as low as this."""
+    """Return, as texts, the registered brokers and controllers whose lowest supported level is above `level`."""
     members = {f"broker {b.broker_id}": b.feature_minima for b in work.image.brokers.values()}
     for controller in work.image.controllers.values():
         members[f"controller {controller.controller_id}"] = controller.feature_minima
@@ -152,13 +154,15 @@ REGISTRATION_MS_MAX: Final = 10_000
 
 
 def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
-    """Record which levels a voter supports. A registration that equals the voter's last one writes nothing."""
+    """Register a voter with the levels that it supports. No record is written if the voter's
+    registration is unchanged.
+    """
     voters = work.settings.voters
     if request.controller_id not in voters:
         return Outcome(
             error=ErrorCode.INVALID_REGISTRATION,
             message=f"controller {request.controller_id} is not a voter of this quorum; the voters"
-            f" are {', '.join(map(str, voters))}: correct its controller.quorum.voters",
+            f" are {', '.join(map(str, voters))}: correct controller.quorum.voters of that controller",
         )
     work.controllers[request.controller_id] = ControllerMemory(
         features=request.features, registered_at_ms=work.now_ms
@@ -178,7 +182,7 @@ def register_controller(work: Workspace, request: RegisterControllerRequest) -> 
 
 
 def registered_features(work: Workspace, controller_id: ControllerId) -> FeatureLevels | None:
-    """Return the highest levels that a voter supports; None if it has not registered."""
+    """Return the highest feature levels that a voter supports, or None if it has not registered."""
     memory = work.controllers.get(controller_id)
     if memory is not None and work.now_ms - memory.registered_at_ms <= REGISTRATION_MS_MAX:
         return memory.features

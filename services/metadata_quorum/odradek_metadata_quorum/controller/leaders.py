@@ -1,26 +1,28 @@
-"""Elections of leaders, by command or automatic: of preferred leaders, to balance leaderships, and unclean ones.
+"""Elections of leaders by command, elections of preferred leaders that balance the leaderships, and unclean elections.
 
-The preferred leader is the first replica. After a failure leaderships gather on the brokers that stayed; `rebalance`
-moves them back: every `leader.imbalance.check.interval.seconds`, for each broker that lacks more than
-`leader.imbalance.per.broker.percentage` of its preferred leaderships. A broker that was recently fenced several times
-is left out until a minute has passed without fencing.
+The preferred leader of a partition is its first replica. After a broker failed, the remaining brokers lead its
+partitions. `rebalance` moves these leaderships back: every `leader.imbalance.check.interval.seconds`, it does so for
+each broker of whose preferred partitions more than `leader.imbalance.per.broker.percentage` have another leader. A
+broker that was fenced several times gets its leaderships back only after a minute without fencing.
 
-Unclean recovery (rule R22) is for a partition without a leader that no clean election can help. It stays without one
-while a replica of its ISR or ELR that lost no bytes may come back. In two cases the controller elects one
-nevertheless: it asks replicas for their (last epoch, log end), by its responses to heartbeats, and elects the
-greatest.
+Unclean recovery (rule R22) is for a partition without a leader for which a clean election is impossible. Such a
+partition has no leader while a replica of its ISR or ELR that lost no bytes may return. In two cases the controller
+elects a leader nevertheless. In its responses to heartbeats it requests (last epoch, log end) of the replicas, and
+elects the replica with the greatest pair.
 
-    all lost     Every member of ISR and ELR has lost bytes (`lost`: the power failed at all copies). Once
-                 all of ISR, ELR and `lost` are live again and have reported, the greatest leads. No other
-                 replica can have more, and any of these that is still missing may be the greatest.
-    unclean      The topic has unclean.leader.election.enable, and no such replica came back for
-                 `unclean.recovery.wait.ms`: the greatest of the live replicas leads.
+    all lost     Every member of the ISR and ELR has lost bytes (it is in `lost`), for example because the power
+                 failed everywhere. When all replicas in ISR, ELR and `lost` are live and have reported, the one
+                 with the greatest pair is elected. The controller waits for all of them, because any of them
+                 may have the longest log; no other replica can have a longer one.
+    unclean      The topic has unclean.leader.election.enable, and no such replica has returned for
+                 `unclean.recovery.wait.ms`. The live replica with the greatest pair is elected.
 
-The elected replica becomes the whole ISR and RECOVERING, and reports by AlterPartition when its high watermark
-has reached its log end. A report from an earlier registration of a broker does not count, because the
-broker may have lost bytes since.
+The elected replica becomes the only member of the ISR, and the partition is RECOVERING. When the high watermark of the
+leader has reached its log end, the leader reports the end of the recovery by AlterPartition. A report of a broker with
+an earlier broker epoch does not count, because the broker may have lost bytes since.
 
-Reports and waits are soft state: a new active controller asks again, and its waits begin when it opens.
+Reports and waiting times are only in memory. A new active controller requests the reports again, and its waiting times
+begin when it becomes active.
 """
 
 from __future__ import annotations
@@ -49,19 +51,19 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def elect_leaders(work: Workspace, request: ElectLeadersRequest) -> tuple[PartitionResult, ...]:
-    """Elect leaders at the request of a user. If no partitions are named, try all of them, and report only those that
-    changed.
+    """Elect leaders at the request of a user. If the request names no partitions, all partitions are tried, and the
+    results have only those that needed an election.
     """
     results: list[PartitionResult] = []
     changes = 0
     for partition in request.partitions or _all_partitions(work):
         if changes == work.settings.partitions_per_batch_max:
             if not request.partitions:
-                # The user may repeat the command, and the automatic balancing continues.
+                # The other leaderships are moved by the automatic balancing, or when the user repeats the command.
                 break
             outcome = Outcome(
                 error=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                message=f"one request may ask for at most {changes} elections: send the rest in another request",
+                message=f"one request can cause at most {changes} elections: name this partition in another request",
             )
         else:
             outcome = _elect(work, partition, unclean=request.unclean)
@@ -119,7 +121,7 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     if not live:
         return Outcome(
             error=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            message=f"none of the brokers {list(state.replicas)}, which have the partition's replicas, is live",
+            message=f"no replica can be elected: none of the brokers {list(state.replicas)} is live; start one of them",
         )
     inquiry = work.inquiries.get((state.topic_id, state.partition))
     log_ends = {b: None if inquiry is None else reported_log_end(work, inquiry, b) for b in live}
@@ -129,8 +131,8 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
 
 
 def rebalance(work: Workspace) -> None:
-    """If a check is due, elect the preferred leaders of brokers that lead too few of the partitions that
-    prefer them.
+    """If `leader.imbalance.check.interval.seconds` have passed, elect the preferred leaders of partitions whose
+    preferred leaders lead too few partitions.
     """
     interval_s = work.config("leader.imbalance.check.interval.seconds")
     assert isinstance(interval_s, int)
@@ -141,7 +143,7 @@ def rebalance(work: Workspace) -> None:
         return
     percentage = work.config("leader.imbalance.per.broker.percentage")
     assert isinstance(percentage, int)
-    wanted: dict[BrokerId, list[PartitionChange]] = {}
+    changes_by_broker: dict[BrokerId, list[PartitionChange]] = {}
     preferred_counts: Counter[BrokerId] = Counter()
     for state in work.image.partitions():
         preferred = state.replicas[0]
@@ -149,12 +151,12 @@ def rebalance(work: Workspace) -> None:
         if state.leader != preferred and is_calm(work, preferred):
             change = elect_preferred(state, work.standing_in(state))
             if change is not None:
-                wanted.setdefault(preferred, []).append(change)
+                changes_by_broker.setdefault(preferred, []).append(change)
     changes = [
         change
-        for broker_id, elsewhere in wanted.items()
-        if 100 * len(elsewhere) > percentage * preferred_counts[broker_id]
-        for change in elsewhere
+        for broker_id, of_broker in changes_by_broker.items()
+        if 100 * len(of_broker) > percentage * preferred_counts[broker_id]
+        for change in of_broker
     ]
     work.write(*changes[: work.settings.partitions_per_batch_max])
     if len(changes) > work.settings.partitions_per_batch_max:
@@ -167,8 +169,8 @@ CHECK_INTERVAL_MS = 200  # a check of 10,000 partitions takes about 2 ms
 
 
 def pursue(work: Workspace) -> None:
-    """Handle all partitions without a leader: ask their replicas for log end offsets, or elect the replica with the
-    longest log.
+    """Handle all partitions without a leader (rule R22): request the log end offsets of their replicas, or elect the
+    replica with the longest log. Called at each tick; it does its work at most every `CHECK_INTERVAL_MS`.
     """
     checked_at_ms = work.leaderless_checked_at_ms
     if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
@@ -202,7 +204,7 @@ def pursue(work: Workspace) -> None:
 
 
 def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> BrokerId | None:
-    """Return the broker to elect for one partition; None if that cannot be decided yet."""
+    """Return the broker to elect uncleanly as leader of a partition; None if no broker can be elected yet."""
     candidates = {*state.isr, *state.elr, *state.lost}
     if {*state.isr, *state.elr} <= {*state.lost}:
         _ask(work, inquiry)
@@ -218,7 +220,7 @@ def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> Bro
 
 
 def is_unclean_allowed(work: Workspace, state: PartitionState) -> bool:
-    """Return whether the topic has unclean.leader.election.enable."""
+    """Return whether unclean.leader.election.enable is true for the partition's topic."""
     definition = TOPIC_CONFIGS["unclean.leader.election.enable"]
     topic = work.image.topics[state.topic_id]
     return definition.parse(resolve_topic_config(work.image, topic.name, definition)[0]) is True
@@ -251,7 +253,9 @@ def _longest(
 def reported_log_end(
     work: Workspace, inquiry: Inquiry, broker_id: BrokerId
 ) -> tuple[int, int] | None:
-    """Return (last epoch, log end) as a broker reported it in its present registration."""
+    """Return (last epoch, log end) of a replica, as its broker reported it. Return None if the broker has not reported
+    since it registered last.
+    """
     report = inquiry.log_ends.get(broker_id)
     if report is None or report[0] != work.image.brokers[broker_id].broker_epoch:
         return None
@@ -259,28 +263,30 @@ def reported_log_end(
 
 
 def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
-    """Return the replicas, in their order, whose brokers could lead this partition now if they were in sync."""
+    """Return the replicas, in replica order, whose brokers are live and whose replica of this partition
+    has not failed.
+    """
     standing_of = work.standing_in(state)
     return [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
 
 
 def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
-    """Return the replicas whose log end offsets each broker must report next.
+    """Return, for each broker, the replicas whose log end offsets it must report next.
 
-    This is computed once for all brokers, and not at each heartbeat.
+    `pursue` computes this once for all brokers, because computing it at each heartbeat would take too long.
     """
-    wanted: dict[BrokerId, list[TopicIdPartition]] = {}
+    by_broker: dict[BrokerId, list[TopicIdPartition]] = {}
     for (topic_id, index), inquiry in work.inquiries.items():
         if inquiry.asked_at_ms is None:
             continue
         state = work.image.partition(topic_id, index)
         for broker_id in state.replicas if state is not None else ():
-            of_broker = wanted.setdefault(broker_id, [])
+            of_broker = by_broker.setdefault(broker_id, [])
             if len(of_broker) < LOG_ENDS_PER_HEARTBEAT_MAX and not _has_reported(
                 work, inquiry, broker_id
             ):
                 of_broker.append(TopicIdPartition(topic_id, index))
-    return wanted
+    return by_broker
 
 
 def _has_reported(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> bool:
@@ -290,9 +296,9 @@ def _has_reported(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> boo
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
-    """Return some of the replicas whose log end offsets a broker must report.
+    """Return replicas whose log end offsets the broker must report, at most `LOG_ENDS_PER_HEARTBEAT_MAX`.
 
-    The result is empty for a broker that is not live, because it may not know these replicas.
+    The result is empty for a broker that is not live, because its image may not have these replicas yet.
     """
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
@@ -305,7 +311,7 @@ def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartit
 
 
 def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode:
-    """Record the log end offsets that a broker reported. Those that were not requested are ignored."""
+    """Record the log end offsets that a broker reported. Offsets that were not requested are ignored."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return error

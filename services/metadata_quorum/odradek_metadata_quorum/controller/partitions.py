@@ -1,31 +1,33 @@
 """ISR proposals of partition leaders, and moves of partitions to other brokers by administrators.
 
-A proposal (R17, KIP-497, KIP-903) is made by the leader for one partition epoch. It is accepted only if the sender is
-the leader in the image, names exactly its leader epoch and partition epoch, and lists only replicas that may be in
-sync: each by the broker epoch under which the leader knows it, so that a replica that restarted, and may have lost
-bytes, is not taken for its earlier registration.
+The leader of a partition proposes an ISR for one partition epoch (rule R17, KIP-497, KIP-903). The proposal is accepted
+only if the sender is the leader in the image, the leader epoch and the partition epoch are the present ones, and all
+proposed members may be in sync. The proposal has the broker epoch of each member. So a broker that restarted and may
+have lost bytes is not confused with its earlier process.
 
-A success raises the partition epoch, never the leader epoch. It says that a change is coming; the
-leader adopts the change from the image only (rule R18). A proposal of the present ISR raises the epoch as well:
-with it a leader withdraws a proposal that was refused because a replica was not live at that moment.
-A copy of the refused proposal may still be on its way and would be accepted later, when the leader no longer
-counts that replica for its high watermark; a new partition epoch makes all copies void.
+An accepted proposal raises the partition epoch, but not the leader epoch. The leader adopts the change only when the
+leader's image has it (rule R18). A proposal that equals the present ISR raises the partition epoch, too. With it a
+leader withdraws a proposal that was refused because a replica was not live at that moment. Otherwise a delayed copy of
+the refused proposal could be accepted later, when the leader does not wait for that replica before it advances the high
+watermark. The new partition epoch makes all copies void.
 
-A move takes steps and never loses a copy (KIP-455):
+A move proceeds in steps and never loses a copy of the records (KIP-455):
 
     replicas a b c --alter to c d e--> replicas c d e a b, adding d e, removing a b
                                        (d and e catch up; the leader takes them into the ISR)
                    --all of d e in the ISR--> replicas c d e, ISR without a b, perhaps a new leader
 
-The move completes in the batch that takes the last added replica into the ISR, so nothing has to watch for it. If the
-final replicas in that ISR are fewer than their minimum (`min.insync.replicas`, at most their number), because one that
-stays is not in sync, the move waits for it: the removed replicas have what was acknowledged, and without them fewer
-copies would be left than the topic asks for. If that replica is lost for good, another move replaces this one, or the
-minimum is lowered and the same move requested again.
-Until it is complete, a move can be cancelled: the added replicas are removed and the others stay, those that the move
-kept first (which one was preferred before is not recorded, as in Kafka). A completion or cancellation that removes a
-replica sets a leader and so raises the leader epoch. By that the removed replica learns of it, and the leader forgets
-what that replica acknowledged: added again, it begins with an empty log.
+A move is completed by the batch that adds the last added replica to the ISR, so no timer is needed. If this ISR then
+has less than the minimum of final replicas (`min.insync.replicas`, or their number if that is lower), because a replica
+that stays is out of sync, the move waits for that replica. Without the removed replicas, which have all acknowledged
+records, fewer copies would remain than the topic requires. If the out-of-sync replica is lost for good, the
+administrator can request another move, or lower `min.insync.replicas` and request the same move again.
+
+A move can be cancelled until it is complete: the added replicas are removed and the others stay. Of these, the replicas
+that the move would have kept come first, because the former preferred leader is not recorded, as in Kafka. A completion
+or cancellation that removes a replica also sets the leader and so raises the leader epoch. So the removed replica
+notices that it was removed, and the leader drops its acknowledged offset. If it is added again, it begins with an empty
+log.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_partitions(work: Workspace, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Decide each ISR proposal, independently of the others. All accepted ones are written as one batch."""
+    """Decide each ISR proposal independently of the others. The accepted proposals are written as one batch."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AlterPartitionResponse(error=error)
@@ -75,7 +77,7 @@ def _alter(work: Workspace, broker_id: BrokerId, item: AlterPartitionItem) -> Al
     after = work.state_of(item.partition)
     assert after is not None, item
     if work.standing_of(state.leader) < Standing.LIVE:
-        # The leader is shutting down or cannot write: a replica that joined its ISR may lead from now on.
+        # The leader is shutting down or cannot write. A replica that joined the ISR now may replace it.
         work.unsettled.append((state.topic_id, state.partition))
     return AlterPartitionResult(partition=item.partition, partition_epoch=after.partition_epoch)
 
@@ -85,7 +87,7 @@ def _refusal(
 ) -> ErrorCode:
     isr = [member for member, _ in item.isr]
     if item.leader_epoch > state.leader_epoch or item.partition_epoch > state.partition_epoch:
-        # The leader has seen an epoch that is not in this log: this controller is deposed.
+        # The leader knows an epoch that is higher than that of this controller, so this controller was deposed.
         return ErrorCode.NOT_CONTROLLER
     if item.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -161,8 +163,8 @@ def _alter_reassignment(
     if keep_replication_factor and len(reassignment.replicas) != replication_factor:
         return Outcome(
             error=ErrorCode.INVALID_REPLICATION_FACTOR,
-            message=f"{reassignment.partition} has {replication_factor} replicas and would then have "
-            f"{len(reassignment.replicas)}; allow a change of the replication factor, or name as many",
+            message=f"{reassignment.partition} has {replication_factor} replicas, but the new assignment has "
+            f"{len(reassignment.replicas)}: name {replication_factor} brokers, or allow another number of replicas",
         )
     refusal = assignment_refusal(work, reassignment.replicas)
     if refusal is not None:
@@ -173,8 +175,8 @@ def _alter_reassignment(
     removing = tuple(b for b in present if b not in reassignment.replicas)
     replicas = reassignment.replicas + removing
     if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
-        # The same request again: its first response was lost, or min.insync.replicas was lowered so that the move can
-        # be completed.
+        # The request is repeated because the first response was lost, or because min.insync.replicas was lowered, so
+        # that the move can be completed now.
         if (done := completed(work, state, state.isr, recovering=state.recovering)) is not None:
             work.write(done)
             _settle_now(work, state)
@@ -183,8 +185,8 @@ def _alter_reassignment(
     if not keep_all_records(state, replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{reassignment.partition}: the replicas {replicas} may lack records; wait until the present move "
-            "is complete, or the partition has a leader",
+            message=f"{reassignment.partition}: the replicas {replicas} may lack acknowledged records; wait until the "
+            "move in progress is complete, or until the partition has a leader",
         )
     target = _moved(state, replicas=replicas, isr=isr, adding=adding, removing=removing)
     if _is_complete(work, state, target):
@@ -204,8 +206,8 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
     if not keep_all_records(state, replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message="the move cannot be cancelled: the replicas that this would remove may have records that the "
-            "others lack; wait until the move is complete, or the partition has a leader",
+            message="the move cannot be cancelled now: the added replicas, which would be removed, may have records "
+            "that the others lack; wait until the move is complete, or until the partition has a leader",
         )
     work.write(_moved(state, replicas=replicas, isr=isr, adding=(), removing=()))
     _settle_now(work, state)
@@ -215,7 +217,7 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
 def completed(
     work: Workspace, state: PartitionState, isr: tuple[BrokerId, ...], *, recovering: bool
 ) -> PartitionChange | None:
-    """Return the change that completes a move if this ISR lets it complete; otherwise None."""
+    """Return the change that completes the partition's move, if there is one and this ISR allows it; otherwise None."""
     if not state.adding and not state.removing:
         return None
     moving = _moved(
@@ -229,7 +231,7 @@ def completed(
 
 
 def _is_complete(work: Workspace, state: PartitionState, moving: PartitionChange) -> bool:
-    """Return whether all added replicas are in the ISR, and enough of the final replicas are."""
+    """Return whether all added replicas, and at least the minimum of the final replicas, are in the ISR of `moving`."""
     isr, removing = {*(moving.isr or ())}, {*(moving.removing or ())}
     final = {*(moving.replicas or ())} - removing
     minimum = min(work.image.min_insync_replicas(state), len(final))
@@ -239,7 +241,7 @@ def _is_complete(work: Workspace, state: PartitionState, moving: PartitionChange
 def _finished(
     work: Workspace, state: PartitionState, moving: PartitionChange, *, recovering: bool
 ) -> PartitionChange:
-    """Return the change that completes a move: without the removed replicas, and with a leader among the others."""
+    """Return the change that completes the move `moving`: the removed replicas leave, and one of the others leads."""
     assert moving.replicas is not None, moving
     assert moving.isr is not None, moving
     removing = {*(moving.removing or ())}
@@ -300,10 +302,10 @@ def _settle_now(work: Workspace, before: PartitionState) -> None:
 
 
 def keep_all_records(state: PartitionState, replicas: tuple[BrokerId, ...]) -> bool:
-    """Return whether a partition keeps all its acknowledged records if only these replicas are left.
+    """Return whether a partition keeps all acknowledged records if it has only these replicas.
 
-    One member of the ISR or ELR is enough. If all of them may have lost bytes, the longest log is being looked for
-    (leaders.py), and any of those that are asked may have it.
+    One member of the ISR or ELR that lost no bytes is enough. If all members may have lost bytes, any of them may have
+    the longest log (rule R22, leaders.py), so all of them must stay.
     """
     members = {*state.isr, *state.elr}
     if members <= {*state.lost}:
@@ -312,7 +314,7 @@ def keep_all_records(state: PartitionState, replicas: tuple[BrokerId, ...]) -> b
 
 
 def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outcome | None:
-    """Return the error of an assignment of replicas that a client sent; None if it is valid."""
+    """Return the error for the replicas that a client chose for one partition, or None if they are valid."""
     if not replicas or len(set(replicas)) != len(replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -323,7 +325,7 @@ def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outco
     if unknown:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"there is no broker {unknown[0]}, named in replicas {list(replicas)}; the registered brokers are "
-            f"{sorted(work.image.brokers)}",
+            message=f"there is no broker {unknown[0]}, which the replicas {list(replicas)} include; the registered "
+            f"brokers are {sorted(work.image.brokers)}",
         )
     return None

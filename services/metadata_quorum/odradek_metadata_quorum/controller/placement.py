@@ -1,31 +1,35 @@
-"""The replicas of new partitions: leaders spread evenly, followers on other hosts and in other racks.
+"""The choice of brokers for the replicas of new partitions: leaders are spread evenly over brokers, and followers over
+hosts and racks.
 
-*Leaders.* Each partition prefers as its leader the live broker that leads the fewest partitions of its topic; among
-these, the one that the fewest partitions of the cluster prefer. So with each *lap* around all brokers a new topic
-gives every broker one leadership. Only the last lap may be partial; it goes to the brokers that lead the fewest
-partitions. What follows, as long as the same brokers are live:
+*Leaders.* The preferred leader of a new partition is the live broker that is the preferred leader of the fewest
+partitions of the topic. If several brokers have the same number, the one with the fewest partitions in the cluster is
+taken. So a new topic assigns its partitions in laps: each full *lap* gives every live broker one leadership. Only the
+last lap may be partial, and its leaderships go to the brokers that lead the fewest partitions. As long as the set of
+live brokers does not change, this follows:
 
-- Within a topic that was created here, no broker leads more than one partition more than another.
-- Creating topics keeps the difference D between the brokers that lead most and least at 1 or below, however the
-  partitions are divided into topics and requests. (Full laps change no difference. A partial lap raises the brokers
-  that lead least: if it does not reach a broker that leads most, D does not rise; if it does, every broker below the
-  most was raised, too, and D is at most 1 afterwards, or as large as before.)
-- A topic that is deleted takes at most one leadership more from one broker than from another, so k deletions raise D by
-  at most k. Topics created afterwards go to the brokers that lead least, and D falls again.
+- Within one topic, the numbers of leaderships of any two brokers differ by at most 1.
+- Let D be the difference between the highest and the lowest number of leaderships of a broker in the cluster. If topics
+  are only created, D is at most 1, however the partitions are divided into topics and requests. (A full lap does not
+  change D. A partial lap goes to the brokers with the fewest leaderships. If it does not include a broker with the
+  highest number, D does not rise. If it does, all brokers below the highest number are included, too, and D is at most
+  1 afterwards, or not larger than before.)
+- The deletion of a topic takes at most one leadership more from one broker than from another, so k deletions raise D by
+  at most k. The leaderships of new topics go to the brokers with the fewest, so D falls again.
 
-*Followers.* The live brokers are ordered in a ring, in which racks alternate, and hosts within a rack. Followers are
-the next ones after the leader, from a start that shifts with each lap. Of several that could come next, the one wins
-that has
+*Followers.* The live brokers form a ring in which racks alternate and, within a rack, hosts alternate. Candidates are
+taken in the order of the ring, beginning after the leader, from a start that shifts with each lap. The next follower is
+the candidate
 
-1. the fewest replicas of this partition on its host: two replicas share a host only when every host has one;
-2. a live process: a fenced broker comes in when only it is on an unused host, or there are too few live brokers;
-3. the fewest replicas of this partition in its rack;
-4. the first place on the ring.
+1. whose host has the fewest replicas of this partition: two replicas share a host only if every host has one;
+2. that is live: a fenced broker is taken only if no live broker is on an unused host, or if there are too few live
+   brokers;
+3. whose rack has the fewest replicas of this partition;
+4. that comes first on the ring.
 
-A host lies in one rack, so rule 1 never conflicts with rule 3. Brokers without a host are hosts of their own, and
-brokers without a rack are one rack. (Kafka knows racks only; its placement is like this one with rules 2 to 4.)
+A host is in one rack, so rule 1 never conflicts with rule 3. A broker without a host id counts as the only broker on
+its host. All brokers without a rack count as one rack. (Kafka knows only racks; its placement follows rules 2 to 4.)
 
-Fenced brokers and those in shutdown never lead a new partition, and do not begin in its ISR.
+Brokers that are fenced or shutting down never lead a new partition, and are not in its first ISR.
 """
 
 from __future__ import annotations
@@ -43,23 +47,23 @@ Assignments = list[tuple[BrokerId, ...]]
 
 
 class Candidate(Struct, frozen=True, kw_only=True, gc=False):
-    """A broker that may get replicas. Its two counts are of partitions whose preferred leader it is."""
+    """A broker that may get replicas. Both counts are numbers of partitions whose preferred leader is this broker."""
 
     broker_id: BrokerId
     host: str | None = None
     rack: str | None
     is_live: bool
     leader_count: int = 0
-    topic_leader_count: int = 0  # how many partitions of the topic in question the broker leads
+    topic_leader_count: int = 0  # only partitions of the topic that gets new partitions
 
     @property
     def host_key(self) -> str | BrokerId:
-        """A key that is equal for brokers on the same host."""
+        """A key that is equal for brokers on the same host, and different for all others."""
         return self.broker_id if self.host is None else self.host
 
 
 class PlacementError(ValueError):
-    """There are too few brokers; the message says how many are needed and how many exist."""
+    """Too few brokers are registered, or none is live. The message has the numbers."""
 
 
 def place(
@@ -67,23 +71,25 @@ def place(
 ) -> Assignments:
     """Return the replicas of each new partition of one topic, the preferred leader first.
 
-    `draw` is a random number; it breaks ties.
+    `draw` is a random number that decides between brokers that are equal by the rules.
 
     Raises:
-        PlacementError: there are fewer brokers than replicas, or none that is live.
+        PlacementError: There are fewer brokers than replicas, or no broker is live.
     """
     brokers = sorted(candidates, key=lambda candidate: candidate.broker_id)
     live = [candidate for candidate in brokers if candidate.is_live]
     if len(brokers) < replication_factor:
         raise PlacementError(
             f"replication factor {replication_factor} needs {replication_factor} brokers, "
-            f"but the number of registered ones is {len(brokers)}"
+            f"but the number of registered brokers is {len(brokers)}"
         )
     if not live:
-        raise PlacementError("no broker is live: all are fenced, or none has registered yet")
+        raise PlacementError(
+            "no broker is live: all brokers are fenced, or none has registered yet"
+        )
     ring = _ring(live)
     fenced = [candidate for candidate in brokers if not candidate.is_live]
-    # If leader counts are equal, the place on the ring decides, counted from a random start.
+    # If leader counts are equal, the position on the ring decides, counted from a random start.
     turn = draw % len(ring)
     waiting = [
         (broker.topic_leader_count, broker.leader_count, (position - turn) % len(ring), position)
@@ -94,7 +100,7 @@ def place(
     hosts = len({candidate.host_key for candidate in brokers})
     racks = len({candidate.rack for candidate in brokers})
     placed: Assignments = []
-    # The replicas of each combination of the leader's place on the ring and the shift of the followers.
+    # The replicas for each combination of the leader's position on the ring and the shift of the followers.
     chosen: dict[tuple[int, int], tuple[BrokerId, ...]] = {}
     for _ in range(partition_count):
         of_topic, of_cluster, tie, position = waiting[0]
@@ -112,7 +118,7 @@ def place(
 
 
 def _ring(live: Sequence[Candidate]) -> list[Candidate]:
-    """Order the brokers so that racks alternate, and hosts within a rack."""
+    """Return the brokers in an order in which racks alternate and, within a rack, hosts alternate."""
     racks: dict[str, dict[str | BrokerId, list[Candidate]]] = {}
     for candidate in live:
         hosts = racks.setdefault(candidate.rack or "", {})
@@ -121,7 +127,7 @@ def _ring(live: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _alternating(rows: Iterable[Sequence[Candidate]]) -> list[Candidate]:
-    """Return the first item of each row, then the second of each row, and so on."""
+    """Return the first item of each row, then the second item of each row, and so on."""
     columns = zip_longest(*rows)
     return [candidate for column in columns for candidate in column if candidate is not None]
 
@@ -134,15 +140,16 @@ def _chosen(
     hosts: int,
     racks: int,
 ) -> tuple[BrokerId, ...]:
-    """Return the leader, followed by the followers that the module's rules choose from the other brokers. `hosts` and
-    `racks` are the numbers of different hosts and racks of all brokers.
+    """Return the leader and the followers that the rules of this module choose from `others`, which are in ring order.
+
+    `hosts` and `racks` are the numbers of different hosts and racks of all brokers.
     """
     replicas = [leader]
     remaining = list(others)
     on_host = Counter([leader.host_key])
     in_rack = Counter([leader.rack])
     while remaining and len(replicas) < replication_factor:
-        # No candidate can be better than this, so the search may end at the first one that is equal.
+        # No candidate can have a better rank than this, so the search ends at the first candidate with this rank.
         ideal = (
             0 if len(on_host) < hosts else min(on_host.values()),
             False,

@@ -1,4 +1,4 @@
-"""Blocks of producer ids: the cluster allocates each id once (KIP-730)."""
+"""Allocation of producer ids to brokers, in blocks. Each id is allocated only once in the cluster (KIP-730)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 def allocate_producer_ids(
     work: Workspace, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Allocate the next block of producer ids for a registered broker. If the response is lost, the block is never
-    used.
+    """Allocate the next block of producer ids to a registered broker. If the response is lost, no broker ever uses the
+    block.
     """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:

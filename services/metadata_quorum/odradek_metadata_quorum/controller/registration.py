@@ -1,13 +1,13 @@
-"""Registration of brokers, and its removal.
+"""Registration and unregistration of brokers.
 
-A registration is one batch: the new registration begins fenced, the leaderships of the old one move (or the
-partitions are without a leader) with a new leader epoch, and a broker that may have lost bytes leaves every
-ISR and ELR. It does not wait until the old registration is fenced: the old process gets STALE_BROKER_EPOCH from
-its next heartbeat on, and its acknowledgements carry an old epoch.
+A registration is one batch. The broker is fenced at first. The partitions that its previous process led get another
+leader or no leader, with a new leader epoch. If the broker may have lost bytes, its replicas leave all ISRs and ELRs.
+The registration does not wait until the previous process is fenced: that process gets STALE_BROKER_EPOCH at its next
+heartbeat, and its acknowledgements have a stale epoch.
 
-A broker that claims to have lost nothing must prove it: class CLEAN names the broker epoch of the last
-registration, which the clean shutdown wrote to the disk; class PROCESS needs the directories of
-the last registration. Otherwise the class is POWER.
+A broker that claims to have lost no bytes must prove this. For class CLEAN it must name the broker epoch of its
+previous registration, which a controlled shutdown writes to the disk. For class PROCESS it must have the same data
+directories. Otherwise the class is POWER.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 
 def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
-    """Register a broker. A repeated request of the same process gets the same response."""
+    """Register a broker. A repeated request of the same process (incarnation id) gets the same response."""
     before = work.image.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id == request.incarnation_id:
         return RegisterResponse(broker_epoch=before.broker_epoch)
@@ -49,8 +49,8 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
         return RegisterResponse(
             outcome=Outcome(
                 error=ErrorCode.REQUEST_TIMED_OUT,
-                message=f"broker {request.broker_id} has more partitions than fit into one batch: "
-                "only the first ones were handled; register again for the rest",
+                message=f"broker {request.broker_id} has more partitions than fit into one batch, and only some of "
+                "them were changed: repeat the registration, which changes more of them",
             )
         )
     work.write(
@@ -82,11 +82,11 @@ def _registration_changes(
     before: BrokerState | None,
     restart_class: RestartClass,
 ) -> list[PartitionChange]:
-    """Return the changes of a broker's partitions when it registers again. The broker is fenced by then, and may have
-    lost bytes.
+    """Return the changes that the partitions of a broker need when it registers again. The broker is fenced in the
+    working image, and may have lost bytes.
     """
     changes = []
-    # The directories of a broker that was unregistered are forgotten. It may be another machine with the same id.
+    # The directory ids of an unregistered broker are not stored. It may be another machine with the same broker id.
     may_be_empty = before is None or not set(before.directory_ids) <= set(request.directory_ids)
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
@@ -95,7 +95,8 @@ def _registration_changes(
         change = work.settled(
             state,
             (request.broker_id,) if has_lost else (),
-            # The log was cut at the first wrong byte, or its directory is gone: other replicas may have more.
+            # A damaged log was truncated at the first wrong byte, or its directory is missing. Other replicas may have
+            # more records.
             emptied=(request.broker_id,) if may_be_empty or is_damaged else (),
         )
         if change is not None:
@@ -109,11 +110,11 @@ def _fits_one_batch(
     before: BrokerState,
     restart_class: RestartClass,
 ) -> bool:
-    """Return whether the registration fits into one batch now. If not, write a part of its changes first.
+    """Return whether the registration fits into one batch. If not, write some of its changes as a batch of their own.
 
-    The old registration is fenced first, then its partitions are settled piece by piece, one piece with each
-    attempt to register. That is safe at any point: a fenced broker leads nothing, and its new process cannot
-    join an ISR before it is registered.
+    The previous registration is fenced first. Then each attempt to register settles some of its partitions. Every state
+    in between is safe: a fenced broker leads no partition, and the new process cannot join an ISR until it is
+    registered.
     """
     changes_max = work.settings.registration_changes_max
     if len(work.partitions_of(request.broker_id)) <= changes_max:
@@ -125,13 +126,13 @@ def _fits_one_batch(
             )
         )
         work.liveness.unwatch(before.broker_id)
-        work.memory(before.broker_id).fenced_because = "it registers again"
+        work.memory(before.broker_id).fenced_because = "the broker registers again"
     changes = _registration_changes(work, request, before, restart_class)
     if len(changes) <= changes_max:
         return True
     if not before.fenced:
         note_fencing(work, before.broker_id)
-    # The partitions that change their leader come first, because the others can wait.
+    # Partitions whose leader changes come first, because they are unavailable until then.
     changes.sort(key=lambda change: change.leader is None)
     work.write(*changes[:changes_max])
     return False
@@ -144,7 +145,7 @@ def _refusal(
         return Outcome(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
             message=f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is "
-            f"cluster {work.settings.cluster_id}: point it at its own controllers",
+            f"cluster {work.settings.cluster_id}: correct the broker's cluster.id or controller.rpc.endpoints",
         )
     if request.broker_id < 0 or not request.directory_ids or len(request.incarnation_id) != 16:
         return Outcome(
@@ -163,9 +164,9 @@ def _refusal(
         return Outcome(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
             message=f"broker {request.broker_id} names the controllers {_list(strangers)}, which "
-            f"are not voters here: the voters are {_list(work.settings.voters)}. Correct the "
-            "broker's controller.rpc.endpoints; or, if the controllers differ in their own "
-            "controller.quorum.voters, correct those",
+            f"are not voters of this quorum: the voters are {_list(work.settings.voters)}. Correct the "
+            "broker's controller.rpc.endpoints; or, if controller.quorum.voters of this controller is wrong, "
+            "correct that setting",
         )
     return _feature_refusal(work, request) or _duplicate_refusal(work, request, before)
 
@@ -175,11 +176,13 @@ def other_metadata(
     followed: MetadataIncarnationId | None,
     present: MetadataIncarnationId | None,
 ) -> str:
-    """Return the error text for a broker that has followed another metadata log than this one."""
+    """Return the error text for a broker that has followed the metadata log `followed`, although that of this quorum is
+    `present`.
+    """
     return (
         f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, but the "
-        f"controllers have {incarnation_text(present)}: they lost their data directories and started "
-        "a new log, or belong to another cluster. The broker's logs are kept as they are. Restore the "
+        f"controllers have {incarnation_text(present)}: the controllers lost their data directories and "
+        "started a new log, or belong to another cluster. The broker's logs are not changed. Restore the "
         "data directories of the controllers, or correct controller.rpc.endpoints, and start the "
         "broker again. Only if the old metadata is lost for good: stop the broker and run `odradek "
         f"storage adopt --incarnation {incarnation_text(present)}` on its data directory; logs of "
@@ -202,7 +205,9 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
         level = work.image.feature_level(name)
         lowest, highest = minima.get(name, 0), highest_supported(request.features, name)
         if not lowest <= level <= highest and level > 0:
-            way_out = "upgrade the broker" if level > highest else "raise the level first"
+            way_out = (
+                "upgrade the broker" if level > highest else "raise the level of the feature first"
+            )
             return Outcome(
                 error=ErrorCode.UNSUPPORTED_VERSION,
                 message=f"this cluster uses {name} at level {level}, but broker {request.broker_id} "
@@ -212,8 +217,7 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
         TRANSACTIONS_TOPIC in work.image.topic_ids
         and highest_supported(request.features, TRANSACTION_VERSION) < 1
     ):
-        # A broker of that level would not ask the coordinator about transactions that began before the level was
-        # lowered.
+        # Transactions may have begun before the level was lowered, and this broker would not ask their coordinator.
         return Outcome(
             error=ErrorCode.UNSUPPORTED_VERSION,
             message=f"this cluster has the topic {TRANSACTIONS_TOPIC}, but broker"
@@ -234,7 +238,7 @@ def _duplicate_refusal(
         return Outcome(
             error=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             message=f"broker id {request.broker_id} is in use by a live broker with another data "
-            "directory: give this one its own broker.id, or stop the other",
+            "directory: set another node.id for this broker, or stop the live one",
         )
     return None
 
@@ -253,10 +257,11 @@ def _proven_class(request: RegisterRequest, before: BrokerState | None) -> Resta
 
 
 def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
-    """Remove the registration of a broker that will not start again. It must be fenced, so it leads nothing.
+    """Remove the registration of a broker that will not start again. The broker must be fenced, so it leads no
+    partition.
 
-    As in Kafka it may have replicas, which stay assigned to it. But it may not have the only copy of acknowledged
-    records: nothing would tell its disk from an empty one any more if it came back.
+    As in Kafka, partitions may still have replicas on this broker. But it must not have the only copy of acknowledged
+    records: if the broker came back, the controller could not tell its disk from an empty one.
     """
     broker = work.image.brokers.get(broker_id)
     if broker is None:
@@ -266,16 +271,16 @@ def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
     if not broker.fenced:
         return Outcome(
             error=ErrorCode.INVALID_REQUEST,
-            message=f"broker {broker_id} is alive: stop it first, then unregister it",
+            message=f"broker {broker_id} is not fenced: stop it first, then unregister it",
         )
     for state in work.partitions_of(broker_id):
         if not keep_all_records(state, tuple(b for b in state.replicas if b != broker_id)):
             topic = work.image.topics[state.topic_id].name
             return Outcome(
                 error=ErrorCode.INVALID_REQUEST,
-                message=f"broker {broker_id} has the only in-sync replica of {topic}-{state.partition}, and maybe of"
-                " more partitions: start it again and move its replicas; or give these records up, by an unclean"
-                " election of another replica or by deleting the topic",
+                message=f"broker {broker_id} has the only in-sync replica of {topic}-{state.partition}, and perhaps of"
+                " more partitions: start the broker and move its replicas; or accept the loss of records, by an"
+                " unclean election of another replica or by deleting the topic",
             )
     work.write(UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
     work.memories.pop(broker_id, None)

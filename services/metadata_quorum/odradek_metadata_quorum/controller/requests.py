@@ -1,6 +1,4 @@
-"""Values that the controller's handlers use, independent of the protocol: settings, requests, responses, decisions
-and random draws.
-"""
+"""The controller's settings, requests, responses, decisions and source of random numbers, independent of gRPC."""
 
 from __future__ import annotations
 
@@ -34,16 +32,15 @@ _NO_OFFSET: Final = MetadataOffset(-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[Response]):
-    """A response that may be sent once `records` are committed, as one batch.
+    """A response, and the records that must be committed as one batch before the response may be sent.
 
-    If there are no records, nothing has to be committed. But the decision may depend on batches that are not committed
-    yet, so the response waits for those. `payload` is the encoded batch that is proposed to the quorum; it is empty if
-    there are no records.
+    The decision may depend on earlier batches that are not committed yet, so the response must wait for them even if
+    the decision has no records. `payload` is the encoded batch for the quorum; it is empty if there are no records.
 
-    `offset` is the first metadata offset at which an image includes what the response reports: that of the decision's
-    own batch, or, if there are no records, of the last batch before it. So the result of a request that is repeated
-    because its first response was lost can be read from this offset on, too, although the repetition changes nothing.
-    The offset in a standby's response is -1.
+    `offset` is the lowest metadata offset at which an image has the state that the response reports: the offset of the
+    decision's batch or, if there are no records, of the batch before. So if a client repeats a request because the
+    first response was lost, it can read the result from this offset on, although the repetition changes nothing. On a
+    standby the offset is -1.
     """
 
     response: Response
@@ -54,13 +51,13 @@ class Decision(Generic[Response]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one item of a request: an error code, and a message for users that says what to do."""
+    """The result of one item of a request: an error code, and a message that tells users the cause and the remedy."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
 
     def __post_init__(self) -> None:
-        # The message may contain text of the client, and older Kafka responses hold no string above 32,767 bytes.
+        # The message may contain text of the client, and strings of older Kafka responses have at most 32,767 bytes.
         if len(self.message) > MESSAGE_CHARACTERS_MAX:
             object.__setattr__(self, "message", f"{self.message[:MESSAGE_CHARACTERS_MAX]}...")
 
@@ -74,11 +71,11 @@ GOOD = Outcome()
 
 
 class BatchTooLarge(Exception):
-    """A request needs more metadata than fits into one atomic batch; it changed nothing."""
+    """A request needs more metadata than fits into one batch. The request has no effect."""
 
 
 class Draws(Protocol):
-    """The source of random numbers for decisions; a `random.Random` is one."""
+    """The source of random numbers for decisions. `random.Random` implements this interface."""
 
     def randbytes(self, n: int, /) -> bytes:
         """Return `n` random bytes."""
@@ -89,33 +86,35 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The controller's settings; times in ms of the caller's monotonic clock."""
+    """The settings of the controller. Times are in ms of the caller's monotonic clock."""
 
     cluster_id: str
-    session_ms: int = 3_000  # silence after which a broker is fenced
-    grace_ms: int = 500  # time to come back after a broken stream
-    stall_ms_min: int = 500  # a longer time between two ticks shows that this process was stalled
-    shutdown_wait_ms: int = 1_000  # time in which other brokers learn of moved leaderships
-    flap_window_ms: int = 60_000
-    flap_delay_ms_max: int = 30_000
+    session_ms: int = 3_000  # a broker without a heartbeat for this long is fenced
+    grace_ms: int = 500  # time in which a broker may open a new heartbeat stream after one broke
+    stall_ms_min: int = 500  # a longer time between two ticks counts as a stall of this process
+    shutdown_wait_ms: int = (
+        1_000  # longest wait until all live brokers have replayed moved leaderships
+    )
+    flap_window_ms: int = 60_000  # time in which repeated fencing of a broker delays its unfencing
+    flap_delay_ms_max: int = 30_000  # longest delay of the unfencing of a broker
     report_wait_ms: int = 2_000  # longest wait for log end offsets in an unclean election
     batch_bytes_max: int = 1 << 20  # largest entry of the quorum's log
     partitions_per_batch_max: int = 500
-    # Most partitions checked in one turn of the loop: about 60 ms.
+    # Most partitions that are examined in one step of the event loop, which takes about 60 ms.
     partitions_looked_at_max: int = 5_000
     # Most partitions that one registration, or one change of min.insync.replicas, changes in its batch.
     registration_changes_max: int = 10_000
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000
-    # Broker configs that a new cluster starts with, as defaults of all brokers.
+    # Broker configs that are set as defaults of all brokers at the first start of a cluster.
     initial_configs: tuple[tuple[str, str], ...] = field(default=())
     initial_features: FeatureLevels = INITIAL_LEVELS
-    voters: tuple[ControllerId, ...] = ()  # all of them must support a level before it is raised
+    voters: tuple[ControllerId, ...] = ()  # a feature level is raised only if all voters support it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRequest:
-    """A broker's registration."""
+    """A broker's request to be registered. `ControllerService.Register` describes the fields."""
 
     cluster_id: str
     broker_id: BrokerId
@@ -126,18 +125,18 @@ class RegisterRequest:
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
     host_id: str | None = None
-    features: FeatureLevels = ()  # the highest levels that the broker supports
+    features: FeatureLevels = ()  # the highest levels that the broker's program supports
     feature_minima: FeatureLevels = ()
     lost_partitions: frozenset[TopicIdPartition] = frozenset()
     # The id of the metadata log that the broker has followed.
     metadata_incarnation_id: MetadataIncarnationId | None = None
-    # The controllers in the broker's settings; an older broker sends none.
+    # The controllers in the broker's settings. Brokers of older releases send none.
     controller_ids: frozenset[ControllerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterResponse:
-    """The broker epoch if the registration was accepted, and the error code."""
+    """The result of a broker's registration. The broker epoch is -1 if the registration was refused."""
 
     outcome: Outcome = GOOD
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
@@ -145,7 +144,7 @@ class RegisterResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRequest:
-    """A voter's registration with the feature levels of its release. The voter repeats it as long as it runs."""
+    """A voter's request to be registered with the feature levels of its release. Voters repeat it every few seconds."""
 
     controller_id: ControllerId
     incarnation_id: IncarnationId
@@ -157,7 +156,7 @@ class RegisterControllerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """A broker's heartbeat, sent to every controller."""
+    """A heartbeat, which a broker sends to every controller."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -173,7 +172,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
-    """The response to a heartbeat: the state of the broker. Only an active controller's response renews the lease."""
+    """The response to a heartbeat. Only the response of the active controller renews the broker's lease."""
 
     error: ErrorCode = ErrorCode.NONE
     seq: int = 0
@@ -195,7 +194,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLogEndsRequest:
-    """Log end offsets that a broker reports at the controller's request (rule R22)."""
+    """Log end offsets that a broker reports because the controller requested them (rule R22)."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -204,7 +203,7 @@ class ReportLogEndsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """A broker's request for producer ids."""
+    """A broker's request for a block of producer ids."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -212,16 +211,16 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """A block of producer ids, which no other broker gets."""
+    """A block of producer ids that belongs to the requesting broker only."""
 
     error: ErrorCode = ErrorCode.NONE
-    producer_id_start: ProducerId = ProducerId(-1)  # noqa: RUF009  # a NewType costs nothing
+    producer_id_start: ProducerId = ProducerId(-1)  # noqa: RUF009  # a NewType is only an int
     producer_id_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionItem:
-    """A leader's proposal for one partition. It has the broker epoch of each proposed ISR member (KIP-903)."""
+    """A leader's proposal of an ISR for one partition, with the broker epoch of each member (KIP-903)."""
 
     partition: TopicIdPartition
     leader_epoch: int
@@ -232,7 +231,7 @@ class AlterPartitionItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionRequest:
-    """The ISR proposals of the partition leaders on one broker."""
+    """ISR proposals of one broker for partitions that it leads."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -241,7 +240,7 @@ class AlterPartitionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResult:
-    """The result of one proposal. The leader adopts the new partition epoch only when its image shows it."""
+    """The result of one ISR proposal. The leader adopts the change only when its own image has it."""
 
     partition: TopicIdPartition
     error: ErrorCode = ErrorCode.NONE
@@ -250,7 +249,7 @@ class AlterPartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResponse:
-    """The results of the proposals, in the order of the request."""
+    """The results of the ISR proposals, in the order of the request."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[AlterPartitionResult, ...] = ()
@@ -258,7 +257,7 @@ class AlterPartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest:
-    """A user's request for preferred or unclean elections. No partitions means all partitions."""
+    """A user's request for preferred or unclean elections. Empty `partitions` means all partitions."""
 
     unclean: bool = False
     partitions: tuple[TopicPartition, ...] = ()
@@ -266,7 +265,7 @@ class ElectLeadersRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition's new replicas, the preferred leader first; None cancels the move in progress."""
+    """A user's request to move a partition. `replicas` has the preferred leader first; None cancels a move."""
 
     partition: TopicPartition
     replicas: tuple[BrokerId, ...] | None
@@ -274,7 +273,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of a user's request for one partition."""
+    """The result for one partition of a user's request."""
 
     partition: TopicPartition
     outcome: Outcome = GOOD
@@ -282,7 +281,9 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. A count of -1 stands for the cluster's default, or for the count that the assignments have."""
+    """A topic to create. A count of -1 means the count in `assignments` or, if they are empty, the
+    cluster's default.
+    """
 
     name: str
     partition_count: int = -1
@@ -293,10 +294,10 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsRequest:
-    """Topics to create: a client's whole request, or a piece of it that is decided separately.
+    """Topics to create: a client's whole request, or one piece of a large request, which is decided in pieces.
 
-    `partitions_elsewhere` are the partitions that the other pieces create, and `repeated_names` the names
-    that the whole request has more than once.
+    `partitions_elsewhere` is the number of partitions that the other pieces create. `repeated_names` has the names that
+    occur more than once in the whole request.
     """
 
     topics: tuple[NewTopic, ...]
@@ -307,7 +308,7 @@ class CreateTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """The number of partitions that a topic will have, including the existing ones."""
+    """A request to add partitions to a topic. `total_count` includes the existing partitions."""
 
     name: str
     total_count: int
@@ -316,7 +317,9 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsRequest:
-    """Partitions to add: a client's whole request, or a piece of it (`CreateTopicsRequest`)."""
+    """Partitions to add to topics: a client's whole request, or one piece of a large request
+    (`CreateTopicsRequest`).
+    """
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
@@ -325,7 +328,7 @@ class CreatePartitionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest:
-    """Topics to delete, by name or by id."""
+    """Topics to delete, by name and by id."""
 
     names: tuple[str, ...] = ()
     topic_ids: tuple[TopicId, ...] = ()
@@ -333,7 +336,7 @@ class DeleteTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """The result for one topic."""
+    """The result for one topic of a request. Counts are -1 if they are unknown or the request failed."""
 
     name: TopicName
     topic_id: TopicId = NO_TOPIC_ID

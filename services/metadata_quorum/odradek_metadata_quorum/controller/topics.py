@@ -1,12 +1,11 @@
-"""Creating topics, adding partitions and deleting topics: names, counts, placement, initial configs.
+"""Creation and deletion of topics, and addition of partitions.
 
-Names follow Kafka's rules (`odradek_protocol.topic_names`). Two names that differ only in `.` and `_` collide,
-because metrics write both as `_`.
+Names follow Kafka's rules (`odradek_protocol.topic_names`). Two names that differ only in `.` and `_` are refused,
+because both characters become `_` in names of metrics.
 
-A topic is created whole in one batch: its record, its configs, its partitions. A deletion removes the topic's id;
-brokers then delete the files. A topic that is created again with the same name has another id.
-
-`placement.py` says where replicas go.
+One batch creates a whole topic: the topic, its configs and its partitions. A deletion removes the topic's id from the
+metadata, and brokers then delete the files. If a topic is created again with the same name, it has another id.
+`placement.py` chooses the brokers of replicas.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ from odradek_protocol.metadata.records import (
 )
 from odradek_protocol.topic_names import METADATA_TOPIC, topic_name_error
 
-# A directory `<topic>-<partition>` is at most 255 characters long: 249, the dash, five digits.
+# The directory name `<topic>-<partition>` has at most 255 characters: 249 of the topic, a hyphen and five digits.
 TOPIC_PARTITIONS_MAX: Final = 100_000
 
 
 class _Refused(Exception):
-    """Raised when a topic is refused; `outcome` says why."""
+    """A topic of a request is refused. `outcome` has the error code and the message."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -73,15 +72,16 @@ class _Refused(Exception):
 
 
 class _Survey:
-    """The numbers of partitions and leaderships in the whole image, by which new topics are checked and placed.
+    """The numbers of partitions and leaderships in the whole image, which the checks and the placement of new topics
+    need.
 
     Counting them for each topic would block the event loop for seconds when 1,000 topics are added to 10,000. The
-    counts stay valid for the next request if nothing else was decided since, as for the pieces of a large request.
+    counts stay valid until another request writes records, so all pieces of a large request can use them.
     """
 
     @staticmethod
     def of(work: Workspace) -> _Survey:
-        """Return the counts of the last request if they are still valid, otherwise new ones."""
+        """Return the counts of the last request if they are still valid. Otherwise compute new counts."""
         survey = work.survey
         if not isinstance(survey, _Survey) or not survey._is_valid(work):
             work.survey = survey = _Survey(work)
@@ -93,21 +93,24 @@ class _Survey:
         self._next_offset = work.next_offset
         self._partitions = sum(len(topic.partitions) for topic in work.image.topics.values())
         self._led = Counter(state.replicas[0] for state in work.image.partitions())
-        # Names of topics by their form in metrics; built when it is first needed.
+        # Names of topics by their form in names of metrics. The dict is built when it is first needed.
         self._by_metric_name: dict[str, str] | None = None
 
     def _is_valid(self, work: Workspace) -> bool:
-        # The image is another object after a decision was undone.
+        # When a decision is undone, the working image is replaced by a new object.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End the request. Its topics are written at this decision's offset, and the counts are valid until the next
-        decision with records.
+        """End the request, whose new topics are included in the counts. The counts are valid until another decision
+        writes records.
         """
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
     def check_count(self, name: str, count: int, *, present: int = 0) -> None:
-        """Refuse more partitions than a topic or a cluster may have."""
+        """Raise _Refused if `count` more partitions exceed the limit of a topic or of the cluster.
+
+        `present` is the number of partitions that the topic already has.
+        """
         settings = self._work.settings
         if present + count > TOPIC_PARTITIONS_MAX:
             raise _Refused(
@@ -117,17 +120,17 @@ class _Survey:
         if self._partitions + count > settings.partitions_max:
             raise _Refused(
                 ErrorCode.POLICY_VIOLATION,
-                f"{name}: the cluster has {self._partitions} partitions and may have at most "
+                f"{name}: the cluster has {self._partitions} partitions, and {count} more would exceed the limit of "
                 f"{settings.partitions_max}",
             )
 
     def collision(self, name: str) -> str | None:
-        """Return an existing topic whose name is equal in metrics; None if there is none."""
+        """Return the name of an existing topic that is equal to `name` in names of metrics, or None."""
         if "." not in name and "_" not in name:
             return None
         if self._by_metric_name is None:
             self._by_metric_name = {
-                _metric_name(other): other for other in self._work.image.topic_ids
+                _metric_name(existing): existing for existing in self._work.image.topic_ids
             }
         return self._by_metric_name.get(_metric_name(name))
 
@@ -138,7 +141,9 @@ class _Survey:
         *,
         present: Sequence[PartitionState] = (),
     ) -> Assignments:
-        """Choose replicas for new partitions of a topic that already has the partitions `present`."""
+        """Return the replicas of new partitions of a topic that already has the partitions `present`.
+        Raises _Refused.
+        """
         led_in_topic = Counter(state.replicas[0] for state in present)
         candidates = [
             Candidate(
@@ -158,7 +163,7 @@ class _Survey:
             raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
 
     def accept(self, name: str, assignments: Assignments, *, validate_only: bool) -> None:
-        """Count a topic's new partitions, unless the request only validates."""
+        """Add a topic's new partitions to the counts, unless the request is only validated."""
         if validate_only:
             return
         self._partitions += len(assignments)
@@ -172,10 +177,10 @@ def _metric_name(name: str) -> str:
 
 
 def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicResult, ...]:
-    """Create topics, each independently of the others. The valid ones are written as one batch.
+    """Create topics. Each topic succeeds or fails independently of the others, and all records are one batch.
 
-    A request for too many partitions is refused as a whole, as in Kafka, because the order of the topics must not
-    determine which of them exist afterwards.
+    As in Kafka, a request for too many partitions is refused as a whole. Otherwise the order of the topics in the
+    request would determine which of them are created.
     """
     total = sum(len(topic.assignments) or _wanted_count(work, topic) for topic in request.topics)
     if (outcome := _too_many(work, request.partitions_elsewhere + total)) is not None:
@@ -207,7 +212,7 @@ def _too_many(work: Workspace, total: int) -> Outcome | None:
         return None
     return Outcome(
         error=ErrorCode.POLICY_VIOLATION,
-        message=f"the request would add {total} partitions; one request may add {most}: send several",
+        message=f"the request would add {total} partitions, but one request may add only {most}: send several requests",
     )
 
 
@@ -248,14 +253,14 @@ def _check_name(work: Workspace, survey: _Survey, name: str) -> None:
     if name == METADATA_TOPIC:
         raise _Refused(
             ErrorCode.INVALID_REQUEST,
-            f"{name} is how clients name the metadata log of the controllers",
+            f"{name} is the name of the controllers' metadata log: choose another name",
         )
     if work.image.topic(name) is not None:
         raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-    if (other := survey.collision(name)) is not None:
+    if (existing := survey.collision(name)) is not None:
         raise _Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name} collides with topic {other}: '.' and '_' become the same character in names of metrics",
+            f"{name} collides with topic {existing}, because '.' and '_' become the same character in names of metrics",
         )
 
 
@@ -356,7 +361,10 @@ def _write_partitions(
 
 
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
-    """Add partitions; existing ones keep their replicas. A request for too many partitions is refused as a whole."""
+    """Add partitions to topics. Each topic succeeds or fails independently of the others.
+
+    A request for too many partitions is refused as a whole, as by `create_topics`.
+    """
     total = 0
     for new in request.topics:
         if (topic := work.image.topic(new.name)) is not None:
@@ -384,8 +392,8 @@ def _grow(
     if topic.name in INTERNAL_TOPICS:
         raise _Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{topic.name} is an internal topic: the number of its partitions is fixed,"
-            " because it decides which of them has which records",
+            f"{topic.name} is an internal topic: its number of partitions cannot change,"
+            " because that number determines the partition of each group or transactional id",
         )
     present = len(topic.partitions)
     more = new.total_count - present
@@ -396,7 +404,7 @@ def _grow(
         )
     survey.check_count(new.name, more, present=present)
     first = topic.partitions[0]
-    # A partition that is moving has more replicas.
+    # During a move, a partition has the removed replicas in addition.
     replication_factor = len(first.replicas) - len(first.removing)
     if new.assignments:
         if len(new.assignments) != more:
@@ -408,8 +416,8 @@ def _grow(
         if any(len(replicas) != replication_factor for replicas in new.assignments):
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{new.name}: its partitions have {replication_factor} replicas, so new "
-                "ones must have the same number",
+                f"{new.name}: the topic's partitions have {replication_factor} replicas, so new "
+                "partitions must have the same number",
             )
         assignments = _by_hand(work, new.name, new.assignments)
     else:
@@ -426,7 +434,7 @@ def _grow(
 
 
 def delete_topics(work: Workspace, request: DeleteTopicsRequest) -> tuple[TopicResult, ...]:
-    """Delete topics by name, then by id."""
+    """Delete topics. The results are in the order of the request: topics named by name, then topics named by id."""
     results = []
     for name in request.names:
         refusal = Outcome(

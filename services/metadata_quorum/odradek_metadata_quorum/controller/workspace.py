@@ -1,25 +1,25 @@
-"""The state that all handlers of an active controller share: the working image, and the soft state, which is not in
-the log.
+"""The state that all handlers of an active controller share: the working image, and soft state, which is not in the
+log.
 
-There are two images. `committed` is what the quorum has committed, on every controller. `image` adds the changes that
-this active controller has decided and that are not committed yet. Decisions are validated against `image`, so two
-requests that are in flight together cannot both take a topic's name. `write` adds a record to the decision under way
-and replays it into `image` at once. (KRaft's QuorumController uses timeline data structures for this; two images cost
-a few MiB and are simpler.)
+There are two images. The committed image (`committed`) has all committed records, on every controller. The working
+image (`image`) also has the records of decisions that are not committed yet. Handlers validate requests against the
+working image, so two concurrent requests cannot both create a topic of the same name. `write` adds a record to the
+decision in progress and replays it into the working image at once. (KRaft's QuorumController uses timeline data
+structures for this purpose; two images take a few MiB and are simpler.)
 
-Events are handled one after the other. Decisions are proposed in the order in which they were made, the
-Raft log keeps that order, and no other member may append in this term. So the working image is exactly
-what the committed one will be, unless this controller is deposed; then the whole working image is
-discarded (`Controller.resigned`). A decision is committed at the offset `next_offset`, which
-`Controller.replay` asserts, because a broker's epoch is that offset.
+Requests are handled one after the other. Decisions are proposed in the order in which they were made, the Raft log
+keeps that order, and no other member may append in this term. So the committed image will become equal to the working
+image, unless this controller is deposed. In that case the working image is discarded (`Controller.resigned`). A
+decision is committed at the offset `next_offset`. `Controller.replay` asserts this, because it determines broker
+epochs.
 
-A decision that fails is undone in the records and in the working image. Soft state is not undone, so each
-rule must tolerate soft state that is ahead of the records: the next heartbeat repeats what the last one said,
-and `Controller.tick` watches brokers that an undone decision left unwatched.
+If a decision fails, its records and their effect on the working image are undone. Soft state is not undone, so each
+rule must tolerate soft state that is ahead of the records. For example, the next heartbeat of a broker repeats the
+content of the last one, and `Controller.tick` watches brokers again if the decision to fence them was undone.
 
-Soft state is not in the log: which brokers are connected, how far they have read, which ones flapped, which
-replicas failed on an internal error, which log ends were reported. A new active controller begins without
-it, and each rule says what that means.
+Soft state is only in memory: the connections of brokers, the offsets that they have replayed, times of fencing,
+replicas that failed on an internal error, and reported log ends. A new active controller begins with empty soft state,
+and each rule describes what follows from that.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
 @dataclass(slots=True)
 class BrokerMemory:
-    """What a controller has noted in its own memory about one broker; none of it is in the log."""
+    """The soft state of one broker: facts that the active controller keeps in memory and that are not in the log."""
 
-    image_offset: int = -1  # the offset that the broker's image has reached
-    # The times of the last few fencings, for the delay of a broker that flaps.
+    image_offset: int = -1  # the metadata offset up to which the broker has replayed
+    # The times when the broker was fenced recently, from which the delay of its unfencing is computed.
     fenced_at_ms: list[int] = field(default_factory=list)
-    fenced_because: str = ""  # the reason, as text for people
-    # Whether its last heartbeat says that it cannot write, and does not ask for a shutdown.
+    fenced_because: str = ""  # the reason of the last fencing, as text for people
+    # Whether the broker's last heartbeat reports that it cannot write, and does not ask for a shutdown.
     is_read_only: bool = False
-    shutdown_offset: int | None = None  # the metadata offset at which its leaderships moved away
+    # The metadata offset at which all leaderships of the broker have moved to other brokers.
+    shutdown_offset: int | None = None
     shutdown_since_ms: int = 0
-    judged_at: int | None = (
-        None  # the offset at which the next two fields were computed, which takes long
-    )
+    # The metadata offset for which the next two fields were computed; computing them takes long.
+    judged_at: int | None = None
     leads_what_can_move: bool = False
     is_missed: bool = False
 
 
 @dataclass(slots=True)
 class ControllerMemory:
-    """The last registration that a voter sent to this controller while it was active."""
+    """The last registration that a voter has sent to this active controller."""
 
     features: FeatureLevels
     registered_at_ms: int
@@ -75,7 +75,11 @@ class ControllerMemory:
 
 @dataclass(slots=True)
 class Inquiry:
-    """A partition without a leader whose replicas are asked for their log ends (rule R22)."""
+    """A partition without a leader, and the log ends that its replicas have reported (rule R22).
+
+    `asked_at_ms` is None until the controller requests the log ends. `log_ends` has the broker epoch, the last leader
+    epoch and the log end offset of each report.
+    """
 
     leaderless_since_ms: int
     asked_at_ms: int | None = None
@@ -84,7 +88,7 @@ class Inquiry:
 
 @dataclass(slots=True, kw_only=True)
 class Workspace:
-    """The state that handlers read and change. It is created when a controller opens, and discarded when it
+    """The state that handlers read and change. A controller creates it when it becomes active, and discards it when it
     resigns.
     """
 
@@ -95,25 +99,25 @@ class Workspace:
     image: MetadataImage
     epoch: int
     next_offset: MetadataOffset
-    now_ms: int = 0  # the caller's monotonic clock at the decision under way
+    now_ms: int = 0  # time of the caller's monotonic clock at the decision in progress
     memories: dict[BrokerId, BrokerMemory] = field(default_factory=dict)
     controllers: dict[ControllerId, ControllerMemory] = field(default_factory=dict)
     inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)
     log_ends_wanted: dict[BrokerId, list[TopicIdPartition]] = field(default_factory=dict)
-    # The partitions of each broker whose replica failed because of an internal error.
+    # For each broker, the partitions whose replica on this broker failed because of an internal error.
     broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)
-    is_repair_due: bool = True  # whether a partition that is in no queue may have to be changed
-    # Partitions that the next ticks check.
+    # Whether the next tick must check all partitions, because some may need a change and are not in `unsettled`.
+    is_repair_due: bool = True
+    # Partitions that the next ticks check and settle.
     unsettled: deque[PartitionKey] = field(default_factory=deque)
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
     # Offset of the image that was last searched for leaderless partitions.
     leaderless_checked_offset: MetadataOffset | None = None
     written: list[MetadataRecord] = field(default_factory=list)
-    survey: object | None = (
-        None  # the counts that topics.py computed for the last request, while they are valid
-    )
-    # The entries that access.py read for the last request, while they are valid.
+    # A cache of topics.py: the counts that it computed for the last request.
+    survey: object | None = None
+    # A cache of access.py: the access control entries that it read for the last request.
     acl_records: object | None = None
 
     def write(self, *records: MetadataRecord) -> None:
@@ -123,7 +127,9 @@ class Workspace:
             self.image.replay_all(self.next_offset, self.epoch, records)
 
     def take_written(self) -> tuple[MetadataRecord, ...]:
-        """Return the decision's records and advance the offset for the next one."""
+        """Return the records of the decision in progress and end it. If there are records, the next decision has the
+        next offset.
+        """
         records = tuple(self.written)
         self.written.clear()
         if records:
@@ -131,11 +137,11 @@ class Workspace:
         return records
 
     def memory(self, broker_id: BrokerId) -> BrokerMemory:
-        """Return what this controller has noted in its own memory about a broker; none of it is in the log."""
+        """Return the soft state of a broker. It is created if there is none."""
         return self.memories.setdefault(broker_id, BrokerMemory())
 
     def standing_of(self, broker_id: BrokerId) -> Standing:
-        """Return the present Standing of a broker, without regard to replicas that failed (`standing_in`)."""
+        """Return the present Standing of a broker. Unlike in `standing_in`, failed replicas are not considered."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return Standing.FENCED
@@ -146,11 +152,11 @@ class Workspace:
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
     def standing_in(self, state: PartitionState) -> StandingOf:
-        """Return the Standing of each broker for this partition. It is FENCED if the broker's replica failed because of
-        an internal error.
+        """Return a function that returns the Standing of a broker for this partition. It is FENCED if the broker's
+        replica of the partition failed because of an internal error.
 
-        A broker reports such replicas with each heartbeat until it restarts. A new controller may elect one before it
-        knows that; the replica then serves nothing, and is replaced.
+        A broker reports failed replicas in each heartbeat until it restarts. A new active controller may elect a failed
+        replica before it has received such a heartbeat. Such a leader refuses all requests until it is replaced.
         """
         if not self.broken:
             return self.standing_of
@@ -164,9 +170,9 @@ class Workspace:
         return standing_of
 
     def broker_error(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> ErrorCode:
-        """Return NONE if this is the present registration of a broker, or else the error.
+        """Return NONE if this is the present epoch of a registered broker, otherwise the error for the broker.
 
-        NOT_CONTROLLER means that the broker registered later than any registration which this controller knows. So it
+        The error is NOT_CONTROLLER if the epoch is higher than the one that this controller knows. The broker must have
         registered with another controller, which deposed this one.
         """
         broker = self.image.brokers.get(broker_id)
@@ -178,7 +184,7 @@ class Workspace:
         return ErrorCode.NONE if broker_epoch == broker.broker_epoch else ErrorCode.NOT_CONTROLLER
 
     def partitions_of(self, broker_id: BrokerId) -> list[PartitionState]:
-        """Return the partitions of which this broker has a replica."""
+        """Return all partitions of which this broker has a replica."""
         return [state for state in self.image.partitions() if broker_id in state.replicas]
 
     def settled(
@@ -189,8 +195,10 @@ class Workspace:
         emptied: Iterable[BrokerId] = (),
         min_insync_replicas: int | None = None,
     ) -> PartitionChange | None:
-        """Return the change that a partition needs because of the present state of its brokers (election.py), or
-        because its minimum becomes `min_insync_replicas`; None if it needs none.
+        """Return the change that a partition needs because of the present state of its brokers (`election.settle`), or
+        None if it needs none.
+
+        `min_insync_replicas` replaces the partition's effective minimum, for a config change that is not written yet.
         """
         minimum = min_insync_replicas
         return settle(
@@ -204,9 +212,8 @@ class Workspace:
         )
 
     def settle_all(self, states: Iterable[PartitionState]) -> None:
-        """Write the changes that partitions need, elections first, as many as `settle_next` writes.
-
-        The next ticks write the others (`is_repair_due`).
+        """Write the changes that these partitions need, elections first, up to the limits of `settle_next`. The next
+        ticks write the other changes (`is_repair_due`).
         """
         waiting = self.elections_first(states)
         self.settle_next(waiting)
@@ -214,10 +221,10 @@ class Workspace:
             self.is_repair_due = True
 
     def settle_next(self, waiting: deque[PartitionKey]) -> None:
-        """Remove partitions from the queue and write the changes that they need, one batch at most.
+        """Remove partitions from the queue, and write the changes that they need, at most one batch.
 
-        The number of partitions that are examined is bounded: a controller that blocked its event loop for an election
-        timeout would be deposed before it had proposed anything.
+        The number of partitions that are examined is limited. If a controller blocked its event loop for an election
+        timeout, it would be deposed before it had proposed the changes.
         """
         changes: list[PartitionChange] = []
         for _ in range(min(len(waiting), self.settings.partitions_looked_at_max)):
@@ -226,12 +233,12 @@ class Workspace:
             state = self.image.partition(*waiting.popleft())
             if state is not None and (change := self.settled(state)) is not None:
                 changes.append(change)
-        # The sort is stable, and puts elections first.
+        # Elections come first. The sort is stable, so the order is otherwise kept.
         changes.sort(key=lambda change: change.leader is None)
         self.write(*changes)
 
     def elections_first(self, states: Iterable[PartitionState]) -> deque[PartitionKey]:
-        """Return the partitions in their order, but those without a live leader first."""
+        """Return the keys of the partitions, those without a live leader first, otherwise in the same order."""
         live = {broker.broker_id for broker in self.image.brokers.values() if broker.is_live}
         ordered = sorted(states, key=lambda state: state.leader in live)
         return deque((state.topic_id, state.partition) for state in ordered)
@@ -249,17 +256,18 @@ _FIRST_DELAY_MS: Final = 1_000
 
 
 def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
-    """Record that a broker is fenced now because it died, or seemed to have died."""
+    """Record the time when a broker is fenced because it died or seems to have died."""
     memory = work.memory(broker_id)
     since = work.now_ms - work.settings.flap_window_ms
     memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], work.now_ms]
 
 
 def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
-    """Return how long a broker stays fenced, in ms: 0 after one fencing within the window, 1000 after two, and twice as
-    long after each further one, up to a limit.
+    """Return for how long a broker must stay fenced, in ms.
 
-    Each death of a broker moves leaderships, and so does each return.
+    The delay is 0 if the broker was fenced once within `flap_window_ms`, 1,000 ms if twice, and doubles with each
+    further time, up to `flap_delay_ms_max`. Without it, a broker that dies and returns again and again would move
+    leaderships each time.
     """
     since = work.now_ms - work.settings.flap_window_ms
     times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)
@@ -271,7 +279,7 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
 def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
     """Return whether a broker was fenced at most once in the last `flap_window_ms`.
 
-    Only such a broker becomes the leader of its partitions again without being needed.
+    Leader balancing moves leaderships only to such brokers.
     """
     since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

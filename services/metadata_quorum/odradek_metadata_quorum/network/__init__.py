@@ -1,3 +1,3 @@
-"""Messages between voters: typed frames over mutual TLS. A message is sent once the state that it reports is on
-disk.
+"""Messages between voters: their encoding, their connections (mutual TLS), and the queue in which a message waits until
+the state that it reports is on disk.
 """

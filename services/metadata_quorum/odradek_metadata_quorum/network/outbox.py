@@ -1,21 +1,23 @@
-"""Outgoing messages: each waits until the state that it reports is on disk, and for nothing else.
+"""The queue of outgoing messages. A message waits until the state that it reports is on disk, and for nothing else.
 
-What a message reports, and therefore waits for:
+The state that must be on disk before a message is sent:
 
-    append_entries            term and vote; the log up to its last entry, or to the entry that it names
-    next_node_idx             term and vote; the log up to what it acknowledges, nothing if it refuses
-    snapshot_reply            term and vote; the log up to the snapshot, once that is installed
+    append_entries            term and vote; the log up to the last entry of the message or, without entries,
+                              up to prevLogIdx
+    next_node_idx             term and vote; the log up to the acknowledged entry, if it acknowledges one
+    snapshot_reply            term and vote; the log up to the snapshot's offset, if it reports an installation
     request_vote, pre_vote_reply, response_vote, install_snapshot, timeout_now
-                              term and vote (a snapshot is on disk before it is sent)
-    pre_vote                  nothing: it asks about a term that no voter is in yet
-    join_query, join_reply    everything noted so far: `joining.py` relies on their order
+                              term and vote (a snapshot is always on disk before it is sent)
+    pre_vote                  nothing, because no voter is in its term yet
+    join_query, join_reply    all changes so far, because `joining.py` relies on their order
 
-A heartbeat thus leaves at once while entries wait for a slow disk, and so does its response: leadership
-does not depend on how long a write takes. Messages that wait for the same write keep their order; one
-that waits for less may overtake them, which Raft tolerates, as it tolerates repeated messages.
+So a heartbeat and its response are sent at once while entries wait for a slow disk: keeping the leadership does not
+depend on the duration of a write. Messages that wait for the same write keep their order. A message that need not wait
+may overtake them, which Raft tolerates, as it tolerates repeated messages.
 
-Messages are encoded at once, because the engine may change their entries later. After the barrier the link to the
-peer takes the frame, or drops it if the link is down or its queue is full; Raft repeats the messages that matter.
+A message is encoded at once, because the engine may change its entries later. When the state is on disk, the message is
+passed to the connection. If the peer is not connected or its queue is full, the message is dropped. Raft repeats all
+messages that matter.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ class Outbox:
         self._barrier = barrier
         self._send_frame = send_frame
         self._bytes_max = bytes_max
-        # (the value that the barrier's `durable` must reach first, peer, frame).
+        # (the value of the barrier's `durable` at which the message may be sent, peer, frame)
         self._waiting: deque[tuple[int, int, bytes]] = deque()
         self._waiting_bytes: dict[int, int] = {}
 
     def waiting_bytes(self, peer_id: int) -> int:
-        """Return how many bytes for one peer wait for a write to the disk."""
+        """Return the size in bytes of the messages to a peer that wait for a disk write."""
         return self._waiting_bytes.get(peer_id, 0)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send or queue a message. Returns False if it was dropped because the peer's part of the queue is full."""
+        """Send or queue a message. Return False if it was dropped, because too many bytes for this peer are queued."""
         needed = self._needed(message)
         if self._may_leave(needed):
             self._send_frame(peer_id, encode(message))
@@ -60,7 +62,7 @@ class Outbox:
         return True
 
     def flush(self) -> None:
-        """Send the messages whose state is now on disk."""
+        """Send the queued messages whose state is on disk now."""
         waiting, self._waiting = self._waiting, deque()
         for needed, peer_id, frame in waiting:
             if self._may_leave(needed):
@@ -70,8 +72,9 @@ class Outbox:
                 self._waiting.append((needed, peer_id, frame))
 
     def _needed(self, message: Message) -> int:
-        """Return the value that the write barrier's `durable` must reach before the message may be sent. The docstring
-        of the module lists what each type of message waits for.
+        """Return the value of the write barrier's `durable` at which the message may be sent.
+
+        The docstring of the module lists the state that each type of message waits for.
         """
         barrier = self._barrier
         kind = message["type"]
@@ -86,9 +89,7 @@ class Outbox:
 
 
 def _named_index(message: Message) -> int:
-    """Return the index of the last log entry that the sender has according to the message; 0 if the message has no
-    index.
-    """
+    """Return the index up to which the sender has the log according to the message; 0 if it does not say this."""
     kind = message["type"]
     if kind == wire.APPEND_ENTRIES:
         return int(message["prevLogIdx"]) + len(message["entries"])

@@ -1,25 +1,26 @@
-"""One connection between two voters: its frames, hello, pings and certificates. It knows nothing of Raft.
+"""One connection between two voters: frames, hello messages, pings and certificates. This code knows nothing of Raft.
 
-Each voter dials every other one and sends on the connection it dialled; the other direction of a
-connection carries only pongs. So there are two connections between two voters, and neither ever has
-to decide which of two to keep.
+Each voter opens a connection to every other voter, and sends its messages only on the connections that it opened. On a
+connection that it accepted, it sends only its hello and pongs. So two voters have two connections, and need not agree
+on one of them.
 
-    dialler    hello, then messages; a ping every second
-    acceptor   hello back (a refusal closes), then pongs
+    opener     hello, then messages, and a ping every 0.5 s
+    acceptor   hello (or closes the connection if it refuses the peer), then pongs
 
-The hello names protocol versions, cluster and both ends; with TLS the certificate must name the sender too. Both ends
-name the lowest and the highest version they speak, and speak the lower of the two highest. Voters of the first
-release take a hello of four fields only (a *short* one, which names one version): a dialler whose hello gets no
-response sends a short one next, and the response to a short one is short. A longer hello names the set of voters,
-too. A peer with another set is refused, after a hello that shows it the set of this voter. A connection on which a
-ping gets no response within 2 s is closed, whatever TCP believes; the kernel gets the same limit
-(`TCP_USER_TIMEOUT`). Bytes in the kernel's or the transport's buffers are dropped with the connection, so nothing
-stale is delivered after the network has recovered.
+A hello has the protocol versions, the cluster id, and the ids of sender and receiver. With TLS, the certificate must
+name the sender, too. Both voters name the lowest and the highest version that they support, and use the lower of the
+two highest versions. Voters of the first release accept only a *short* hello, which has four fields and one version. If
+a hello gets no response, the opener sends a short hello on the next connection. The response to a short hello is short.
 
-With TLS (1.3, mutual, certificates of the cluster's own CA) a controller's certificate names it in a SAN,
-`DNS:controller-<id>` or `URI:odradek://controller/<id>`. The common name and the host name are not checked: addresses
-change, identities do not. A dialler reads the files for each connection, the listener when they have changed, so a
-renewed certificate needs no restart.
+A longer hello also has the set of voters. A peer with another set is refused, after a hello that shows this voter's
+set. A connection on which a ping gets no response within 2 s is closed, and the kernel gets the same limit
+(`TCP_USER_TIMEOUT`). Buffered bytes are dropped with the connection, so no stale message is delivered after the network
+has recovered.
+
+With TLS (version 1.3, mutual, certificates of the cluster's own CA) a controller's certificate names the controller in
+a SAN, `DNS:controller-<id>` or `URI:odradek://controller/<id>`. The common name and the host name are not checked,
+because addresses change and identities do not. Certificate files are read for each connection that is opened; the
+listener reloads them when they have changed. So a renewed certificate needs no restart.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ HELLO_BYTES_MAX: Final = 4096  # most memory that a peer may use before it has i
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Divides the byte stream into messages. An error of the peer closes the connection; an internal error raises."""
+    """Divides a byte stream into messages. If the peer's bytes are not valid, the connection is closed. An exception in
+    `received` other than WireError is a bug and is not caught.
+    """
 
     def __init__(self, *, frame_bytes_max: int, tls: bool) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -61,17 +64,17 @@ class FrameProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.greeted = False
         self.refusal: str | None = None
-        # Why the peer's list of voters differs; the peer is refused with this text.
+        # How the peer's set of voters differs from this voter's, as the text with which the peer is refused.
         self.mismatch = ""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast and no check, because uvloop's transports are not subclasses of asyncio.Transport.
+        # A cast instead of isinstance, because uvloop's transports are not subclasses of asyncio.Transport.
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._frame_bytes_max)
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # These calls fail for a Unix socket, and on systems other than Linux.
+            # These calls fail for Unix sockets, and on systems other than Linux.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(
@@ -93,7 +96,7 @@ class FrameProtocol(asyncio.Protocol):
                     break
                 (size,) = LENGTH.unpack_from(view, offset)
                 if size > (self._frame_bytes_max if self.greeted else HELLO_BYTES_MAX):
-                    raise WireError(f"a frame of {size} bytes is larger than allowed")
+                    raise WireError(f"the peer sent a frame of {size} bytes, which is too large")
                 start = offset + LENGTH.size
                 if len(view) < start + size:
                     break
@@ -106,28 +109,28 @@ class FrameProtocol(asyncio.Protocol):
             del self._buffer[:offset]
 
     def received(self, message: Message) -> None:
-        """Handle one received message."""
+        """Handle one received message. A WireError closes the connection."""
         raise NotImplementedError
 
     def lost(self) -> None:
         """Handle the end of the connection."""
 
     def send(self, message: Message) -> None:
-        """Send one message, if still connected."""
+        """Send one message. If the connection is closed, do nothing."""
         self.send_frame(encode(message))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send one encoded message, if still connected."""
+        """Send one encoded message. If the connection is closed, do nothing."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(frame)
 
     def refuse(self, reason: str) -> None:
-        """Close the connection at once. The owner logs the reason."""
+        """Close the connection at once, and store the reason, which the owner of this object logs."""
         self.refusal = self.refusal or reason
         self.abort()
 
     def refuse_after(self, message: Message, reason: str) -> None:
-        """Send this message, from which the peer can see the reason, and then close the connection."""
+        """Send a message that shows the peer why it is refused, and then close the connection."""
         self.refusal = self.refusal or reason
         self.send(message)
         if not self.closed.done():
@@ -143,7 +146,7 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.abort()
 
     def certified(self, node_id: int) -> bool:
-        """Return whether the peer's certificate names the controller with this id."""
+        """Return whether the peer's certificate names the controller with this id. Without TLS, return True."""
         if not self._tls:
             return True
         assert self.transport is not None
@@ -152,7 +155,7 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class OutgoingLink(FrameProtocol):
-    """A connection that this voter opened. It sends messages on it, and receives only the hello and pongs."""
+    """A connection that this voter opened. This voter sends messages on it, and receives only a hello and pongs."""
 
     def __init__(
         self,
@@ -180,7 +183,7 @@ class OutgoingLink(FrameProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self.certified(self._peer_id):
-            self.refuse(f"its certificate does not name controller-{self._peer_id}")
+            self.refuse(f"the peer's certificate does not name controller-{self._peer_id}")
             return
         self.send(
             hello(
@@ -208,26 +211,24 @@ class OutgoingLink(FrameProtocol):
                 self.ready.set_result(None)
         elif message["type"] != PONG or not self.greeted:
             raise WireError(
-                f"received {message['type']} on a connection that only carries responses"
+                f"received {message['type']}, but the peer may send only one hello and then pongs"
             )
 
     def lost(self) -> None:
         self.ready.cancel()
 
     def queued_bytes(self) -> int:
-        """Return how many bytes the transport has not sent yet."""
+        """Return the number of bytes in the transport's write buffer."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def offer_frame(self, frame: bytes) -> None:
-        """Send a frame. Do nothing if the bytes that wait already exceed the queue's limit."""
+        """Send a frame. Drop it if more than `queue_bytes_max` bytes are already buffered."""
         if self.queued_bytes() <= self._queue_bytes_max:
             self.send_frame(frame)
 
 
 class IncomingLink(FrameProtocol):
-    """A connection that another voter opened. This voter receives messages on it, and sends only the hello
-    and pongs.
-    """
+    """A connection that another voter opened. This voter receives messages on it, and sends only a hello and pongs."""
 
     def __init__(
         self,
@@ -243,8 +244,8 @@ class IncomingLink(FrameProtocol):
         on_message: Callable[[int, Message], None],
         on_lost: Callable[[IncomingLink], None],
     ) -> None:
-        """`known_mismatch(peer_id)` returns how the voters in the peer's last longer hello differ from this
-        voter's.
+        """`known_mismatch(peer_id)` returns how the voters in the last longer hello of the peer differ from this
+        voter's set; "" if they do not.
         """
         super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
         self._cluster_id = cluster_id
@@ -256,7 +257,7 @@ class IncomingLink(FrameProtocol):
         self._on_message = on_message
         self._on_lost = on_lost
         self.peer_id: int | None = None
-        # Id of the peer that sent a valid hello, whether it was accepted or not.
+        # The id in a valid hello, whether the peer was accepted or refused.
         self.claimed_id: int | None = None
 
     def received(self, message: Message) -> None:
@@ -273,11 +274,11 @@ class IncomingLink(FrameProtocol):
         if reason is None and peer_id not in self._peer_ids:
             reason = f"controller {peer_id} is not a voter of this cluster"
         if reason is None and not self.certified(peer_id):
-            reason = f"its certificate does not name controller-{peer_id}"
+            reason = f"the peer's certificate does not name controller-{peer_id}"
         if reason is not None:
             self.refuse(reason)
             return
-        # If a peer's longer hello is refused, the peer tries a short one, which does not name its voters.
+        # After a refusal the peer may send a short hello, which does not have its voters.
         self.claimed_id = peer_id
         self.mismatch = voters_mismatch(message, self._voters) or (
             self._known_mismatch(peer_id) if "voters" not in message else ""
@@ -297,29 +298,30 @@ class IncomingLink(FrameProtocol):
 
 
 def voters_text(voters: Iterable[int]) -> str:
-    """Return the text that represents a set of voters in a hello."""
+    """Return the text form that a set of voters has in a hello."""
     return ",".join(map(str, sorted(voters)))
 
 
 def voters_mismatch(message: Message, voters: str) -> str:
-    """Return how the peer's set of voters differs from this voter's, with the remedy.
+    """Return how the set of voters in a peer's hello differs from this voter's set, with the remedy.
 
-    Returns an empty text if it does not differ, or if the peer does not name its voters.
+    Return "" if the sets are equal or the hello has no set of voters.
     """
     theirs = message.get("voters", voters)
     if theirs == voters:
         return ""
     return (
-        f"controller {message['node_id']} counts the voters {theirs[:_VOTERS_TEXT_MAX]}, this one"
-        f" {voters}: they could elect two leaders. Set controller.quorum.voters of all controllers to"
-        " the list that the majority has, and format the directory of the one that differs again"
+        f"controller {message['node_id']} has the voters {theirs[:_VOTERS_TEXT_MAX]}, this controller has"
+        f" {voters}: with different voters, two leaders could be elected. Set controller.quorum.voters of all"
+        " controllers to the list that the majority has, and format the directory of each controller whose"
+        " list was different"
     )
 
 
 def hello(
     cluster_id: str, node_id: int, target_id: int, *, voters: str = "", short: bool
 ) -> Message:
-    """Return the first message of either side. The short form has only the fields of the first release."""
+    """Return a hello, the first message of either side. With `short` it has only the fields of the first release."""
     message: Message = {
         "type": HELLO,
         "version": PROTOCOL_VERSION_MIN,
@@ -335,9 +337,7 @@ def hello(
 
 
 def agreed_version(message: Message) -> int | None:
-    """Return the highest protocol version that this voter and the sender of the hello speak; None if
-    there is none.
-    """
+    """Return the highest protocol version that both this voter and the sender of the hello support, or None."""
     lowest: int = message["version"]
     highest: int = message.get("version_max", lowest)
     version = min(highest, PROTOCOL_VERSION_MAX)
@@ -345,41 +345,41 @@ def agreed_version(message: Message) -> int | None:
 
 
 def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int) -> str | None:
-    """Return why a hello is not acceptable; None if it is."""
+    """Return why a hello from the peer `peer_id` must be refused, or None if it is acceptable."""
     if agreed_version(message) is None:
         return (
-            f"it speaks versions {message['version']} to"
-            f" {message.get('version_max', message['version'])} of the voters' protocol, this"
+            f"the peer supports versions {message['version']} to"
+            f" {message.get('version_max', message['version'])} of the protocol between controllers, this"
             f" controller {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION_MAX}: upgrade the older of"
             " the two"
         )
     if message["cluster_id"] != cluster_id:
-        return f"it belongs to cluster {message['cluster_id']!r}, not {cluster_id!r}"
+        return f"the peer belongs to cluster {message['cluster_id']!r}, not {cluster_id!r}"
     if message["node_id"] != peer_id:
-        return f"it is controller {message['node_id']}, not {peer_id}"
+        return f"the peer is controller {message['node_id']}, not {peer_id}"
     if message["target_id"] != node_id:
-        return f"it looks for controller {message['target_id']}, this is {node_id}"
+        return f"the peer expects controller {message['target_id']} at this address, this is controller {node_id}"
     return None
 
 
 class ServerIdentity:
-    """The listener's TLS context. It requires a client certificate that the CA has signed."""
+    """The listener's TLS context. It requires client certificates that the CA has signed."""
 
     def __init__(self, tls: QuorumTls) -> None:
-        """Raises OSError or ssl.SSLError if the files cannot be used."""
+        """Read the files. Raises OSError or ssl.SSLError if they cannot be used."""
         self._tls = tls
         self._stamp = self._read_stamp()
         self.context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
 
     def reload_if_renewed(self) -> None:
-        """Read renewed certificate files, for later connections. If it raises OSError or ssl.SSLError, the old
-        certificate stays in use.
+        """Reload the certificate files if they have changed, for later connections.
+
+        Raises OSError or ssl.SSLError if the files cannot be used; the previous certificate then stays in use.
         """
         stamp = self._read_stamp()
         if stamp != self._stamp:
-            _load(
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls
-            )  # this raises for a half-written pair of files before it changes the context in use
+            # The files may be half written. Loading them into a new context raises before the present one is changed.
+            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls)
             _load(self.context, self._tls)
             self._stamp = stamp
 
@@ -390,8 +390,8 @@ class ServerIdentity:
 
 
 def client_context(tls: QuorumTls) -> ssl.SSLContext:
-    """Return the TLS context for connections to voters. It does not check the host name; `certified_ids` checks the
-    identity.
+    """Return a TLS context for connections to other voters. It does not check the host name, because the caller checks
+    the identity in the certificate (`certified_ids`).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -407,7 +407,7 @@ def _load(context: ssl.SSLContext, tls: QuorumTls) -> ssl.SSLContext:
 
 
 def certified_ids(certificate: dict[str, Any] | None) -> frozenset[int]:
-    """Return the controller ids in a verified certificate of a peer; empty if it has none."""
+    """Return the controller ids in a peer's verified certificate. The result is empty if there are none."""
     ids = set()
     for kind, value in (certificate or {}).get("subjectAltName", ()):
         prefix = {"DNS": "controller-", "URI": "odradek://controller/"}.get(kind)

@@ -1,11 +1,12 @@
 """The network between voters: each voter has a listener, and opens one connection to each other voter.
 
-Diallers never give up: they resolve the name, connect, exchange hellos, ping, and begin again a short pause after the
-connection has ended. They handle only errors of sockets, TLS and the peer's bytes; any other exception is a bug and
-ends the task, its task group and so the process.
+For each peer there is a task that resolves the host name, connects, exchanges hellos and sends pings. When the
+connection ends, the task pauses shortly and begins again, without limit. The task handles only errors of sockets, TLS
+and the peer's bytes. Any other exception is a bug, which ends the task, its task group and the process.
 
-A new connection from a peer ends the old one before a frame of the new one is read, and nothing more from the old one
-is delivered, so no message from before a peer's restart arrives after it.
+A new connection from a peer closes the old one before any message of the new connection is read, and no more messages
+of the old one are delivered. So no message that a peer sent before its restart arrives after messages of its new
+process.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_runtime.listeners import host_port
 from odradek_runtime.logs import event_log
 
-RESOLVE_TIMEOUT_S: Final = 60.0  # a bound for resolvers that hang; most give up after 10 s
+RESOLVE_TIMEOUT_S: Final = 60.0  # for resolvers that hang; most of them time out after 10 s
 CONNECT_TIMEOUT_S: Final = 2.0
 REDIAL_PAUSE_S: Final = 0.1
-UNREACHED_WARNING_S: Final = 5.0  # longer than a controller's restart takes
+UNREACHED_WARNING_S: Final = 5.0  # a restart of a controller takes less time and needs no warning
 UNREACHED_WARNING_INTERVAL_S: Final = 60.0
 UNGREETED_CONNECTIONS_MAX: Final = 64
 
@@ -44,7 +45,7 @@ _log = event_log(__name__)
 
 
 class VoterNetwork:
-    """Sends frames to the other voters and delivers their messages."""
+    """Sends frames to the other voters and delivers their messages. Use it only on the event loop."""
 
     def __init__(
         self,
@@ -66,12 +67,14 @@ class VoterNetwork:
         self._identity: ServerIdentity | None = None
         self._refusals: dict[str, float] = {}
         self._voters = voters_text(settings.voters)
-        self._mismatches: dict[int, str] = {}  # why the last longer hello of each peer was refused
-        self._short_hello: set[int] = set()  # peers that did not respond to the last long hello
+        self._mismatches: dict[
+            int, str
+        ] = {}  # by peer: how the voters in its last longer hello differ
+        self._short_hello: set[int] = set()  # peers that did not respond to the last longer hello
         self.port = 0
 
     async def listen(self) -> None:
-        """Open the listener. Raises OSError or InsecureListener."""
+        """Open the listener for other voters. Raises OSError or InsecureListener."""
         settings = self._settings
         if settings.tls is not None:
             self._identity = ServerIdentity(settings.tls)
@@ -88,12 +91,12 @@ class VoterNetwork:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def start_dialling(self, tasks: asyncio.TaskGroup) -> None:
-        """Start one dialler task for each peer, in the caller's task group."""
+        """Start one task for each peer in the caller's task group, which keeps a connection to the peer open."""
         for peer_id in sorted(self._peer_ids):
             tasks.create_task(self._dial_forever(peer_id), name=f"quorum-dial-{peer_id}")
 
     async def close(self) -> None:
-        """Close every connection and the listener."""
+        """Close all connections and the listener."""
         if self._server is not None:
             self._server.close()
         for link in [*self._outgoing.values(), *self._incoming.values(), *self._ungreeted]:
@@ -102,16 +105,15 @@ class VoterNetwork:
             await self._server.wait_closed()
 
     def send_frame(self, peer_id: int, frame: bytes) -> None:
-        """Send a frame. Drop it if the peer is not connected or its queue is full.
-
-        Raft repeats messages that matter.
+        """Send a frame to a peer. Drop it if the peer is not connected or too many bytes are buffered for the peer,
+        because Raft repeats the messages that matter.
         """
         link = self._outgoing.get(peer_id)
         if link is not None:
             link.offer_frame(frame)
 
     def queued_bytes(self, peer_id: int) -> int:
-        """Return how many bytes wait to be sent to a peer."""
+        """Return the number of bytes that are buffered for a peer and not sent yet."""
         link = self._outgoing.get(peer_id)
         return 0 if link is None else link.queued_bytes()
 
@@ -151,8 +153,8 @@ class VoterNetwork:
             elif link.refusal is None:
                 self._short_hello ^= {peer_id}
                 raise ConnectionError(
-                    "the other side did not send its hello message: it is not a controller,"
-                    " or only one side uses TLS"
+                    "the peer did not send a hello message: it is not a controller,"
+                    " or only one of the two uses TLS"
                 )
         finally:
             link.abort()
@@ -164,7 +166,7 @@ class VoterNetwork:
                 self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
 
     async def _connect(self, peer_id: int, addresses: list[str], port: int) -> OutgoingLink:
-        """Connect to the first address that responds. If none does, raise the OSError of the last one."""
+        """Connect to the first address that accepts a connection. If none does, raise the OSError of the last one."""
         failure = OSError(f"controller {peer_id} has no address")
         for address in addresses:
             try:
@@ -203,7 +205,7 @@ class VoterNetwork:
             link.send({"type": PING, "nonce": nonce})
             pinged_s = loop.time()
             await asyncio.wait({link.closed}, timeout=PING_INTERVAL_S)
-            # If this process did not run for a time, the peer was not silent for that time.
+            # If this process was stalled, that time does not count as silence of the peer.
             own_stall_s = max(0.0, loop.time() - pinged_s - PING_INTERVAL_S)
             if own_stall_s > PING_INTERVAL_S:
                 link.heard_s += own_stall_s
@@ -218,7 +220,7 @@ class VoterNetwork:
             try:
                 self._identity.reload_if_renewed()
             except (OSError, ssl.SSLError) as error:
-                self._warn("this controller's own renewed certificate", str(error))
+                self._warn("this controller's renewed certificate", str(error))
         link = IncomingLink(
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
@@ -236,19 +238,19 @@ class VoterNetwork:
         if len(self._ungreeted) > UNGREETED_CONNECTIONS_MAX:
             self._drop_ungreeted(
                 next(iter(self._ungreeted - {link})),
-                "too many connections that have not said hello",
+                "too many connections have not sent a hello message",
             )
         return link
 
     def _expect_greeting(self, link: IncomingLink) -> None:
         if link in self._ungreeted:
-            self._drop_ungreeted(link, "it did not say hello in time")
+            self._drop_ungreeted(link, f"no hello message arrived within {CONNECT_TIMEOUT_S:g} s")
 
     def _drop_ungreeted(self, link: IncomingLink, reason: str) -> None:
-        """Close a connection whose peer has not sent the first message, which names its id.
+        """Close a connection on which no hello has arrived.
 
-        The connection is removed here, because asyncio does not report the loss of one whose TLS handshake never
-        ends.
+        The connection is removed from `_ungreeted` here, because asyncio does not call `connection_lost` for a
+        connection whose TLS handshake did not end.
         """
         self._ungreeted.discard(link)
         link.refuse(reason)
@@ -272,12 +274,14 @@ class VoterNetwork:
             self._warn(f"a connection from {address and address[0]}", link.refusal)
 
     def _note_mismatch(self, peer_id: int, link: FrameProtocol) -> None:
-        """Log once that a peer's settings name other voters. A restart of the peer may change its settings."""
+        """Log, once for each difference, that a peer has another set of voters. If the peer was accepted, clear the
+        difference.
+        """
         if link.mismatch:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch
                 _log.error(
-                    "Controller refused the connection, because its setting lists other voters",
+                    "Refused a connection between controllers because their lists of voters differ",
                     peer_id=peer_id,
                     reason=link.mismatch,
                 )
@@ -285,8 +289,8 @@ class VoterNetwork:
             self._mismatches.pop(peer_id, None)
 
     def _warn(self, who: str, reason: str) -> None:
-        """Log each reason at most once in ten seconds, so that an unknown peer that connects again and again cannot
-        fill the disk.
+        """Log that a connection failed, each reason at most once in ten seconds. So a peer that connects repeatedly
+        cannot fill the disk.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refusals.get(reason, -60.0) > 10.0:
@@ -299,11 +303,11 @@ class VoterNetwork:
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """Resolve a voter's host name. This is done for every connection, because the address of a pod changes. Raises
-    OSError.
+    """Return the addresses of a voter's host name. The name is resolved for every connection, because the address of a
+    pod may change. Raises OSError.
 
-    A resolver may need longer than a connection, for example if its first server does not respond. A lookup that timed
-    out continues in one of the few threads that all lookups share.
+    The timeout is long, because a resolver may be slow, for example if its first server does not respond. A lookup that
+    timed out continues in its thread, and all lookups share a few threads.
     """
     async with asyncio.timeout(RESOLVE_TIMEOUT_S):
         try:
@@ -322,6 +326,7 @@ def _require_loopback(host: str) -> None:
         loopback = False
     if not loopback:
         raise InsecureListener(
-            f"the quorum would listen on {host} without TLS: set its certificate, key and CA, or"
-            " listen on 127.0.0.1, or say --insecure"
+            f"the RAFT listener on {host} is reachable from other machines, but there is no TLS: set"
+            " ssl.certificate.location, ssl.key.location and ssl.ca.location, or listen on 127.0.0.1, or start"
+            " with --insecure"
         )

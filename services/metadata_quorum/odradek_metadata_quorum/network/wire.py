@@ -1,16 +1,16 @@
 """The encoding of messages between voters: a frame is a length and one msgpack array.
 
-Inside the process a message is a dict with a `type`, because pysyncobj takes and makes such dicts. On the wire it is
-an array: a number for the type, then the fields in the order of the table below. The table is the protocol: a frame
-that does not match it, including the type of each field, raises `WireError`, and the connection is closed. Nothing is
-ever unpickled, and no msgpack extension types are used.
+In the process a message is a dict with a `type`, because pysyncobj uses such dicts. A frame has an array: the number of
+the message type, followed by the fields in the order of `_TABLE`, which defines the protocol. If a frame does not match
+the table, including the types of the fields, `WireError` is raised and the connection is closed. Nothing is ever
+unpickled, and msgpack extension types are not used.
 
-Messages grow at their end only. A field that a later version appends is ignored by an earlier one, and
-a field that an earlier version lacks is missing in the dict (`_OPTIONAL`). Voters of the first release
-refuse a longer message, so only a hello is ever sent in a longer form (`peer_link`).
+New fields are only appended to a message. An earlier release ignores appended fields. If the sender has an earlier
+release, such a field is missing in the dict (`_OPTIONAL`). Voters of the first release refuse messages with more
+fields, so only the hello has a longer form (`peer_link`).
 
-Entries travel as two columns, commands and terms; their indices are `first_index` and on, so a gap
-cannot be expressed.
+The entries of append_entries are encoded as two arrays, commands and terms. Their indices follow from prevLogIdx, so
+the encoding cannot have gaps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION_MAX: Final = 1
 LENGTH: Final = struct.Struct(">I")
 
-# A "type" and the fields of this type: int, bool, bytes, str or a list of entries.
+# A "type" and the fields of that message type, which are int, bool, bytes, str or a list of entries.
 Message = dict[str, Any]
 
 APPEND_ENTRIES: Final = "append_entries"
@@ -47,7 +47,7 @@ PONG: Final = "pong"
 _U64_MAX: Final = (1 << 63) - 1
 
 _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
-    # `encode` divides the entries into two columns, commands and terms.
+    # `encode` replaces the field `entries` by commands and terms.
     APPEND_ENTRIES: (
         1,
         (
@@ -90,8 +90,8 @@ _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
     PING: (21, (("nonce", int),)),
     PONG: (22, (("nonce", int),)),
 }
-# Optional fields of each message. They follow those of the table in this order, and a message may end after any of
-# them.
+# Optional fields of each message type. They follow the fields of `_TABLE` in this order, and a message may end after
+# any of them.
 _OPTIONAL: Final[dict[str, tuple[tuple[str, type], ...]]] = {
     HELLO: (("version_max", int), ("voters", str)),
 }
@@ -99,7 +99,7 @@ _BY_NUMBER: Final = {number: (name, fields) for name, (number, fields) in _TABLE
 
 
 def encode(message: Message) -> bytes:
-    """Return one frame, including its length."""
+    """Encode a message as one frame, including the length."""
     name = message["type"]
     number, fields = _TABLE[name]
     if name == APPEND_ENTRIES:
@@ -124,7 +124,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message:
-    """Decode the message in a frame's body. Raises `WireError`."""
+    """Decode the message in a frame without its length. Raises `WireError`."""
     try:
         values = msgpack.unpackb(body, raw=False, use_list=True, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
@@ -149,7 +149,9 @@ def decode(body: bytes | memoryview) -> Message:
 
 
 def _join_entries(message: Message) -> None:
-    """Convert the columns of entries to the engine's (command, index, term) tuples."""
+    """Replace commands and terms by `entries`, a list of (command, index, term) as the engine needs it. Raises
+    `WireError`.
+    """
     commands, terms = message.pop("commands"), message.pop("terms")
     if len(commands) != len(terms):
         raise WireError("append_entries has columns of different lengths")

@@ -1,1 +1,1 @@
-"""The files of a voter: write-ahead log, vote, snapshots, and the identity of the data directory."""
+"""The files of a voter: the write-ahead log, the vote, snapshots, and the identity of the data directory."""

@@ -1,15 +1,15 @@
-"""The data directory of a voter: formatting it, and checking its identity file at a start.
+"""The data directory of a voter: how it is formatted, and how its identity is checked at a start.
 
-A directory is formatted once, before the first start. No voter starts on an empty one by itself,
-because an empty voter has forgotten its votes and entries, and two of those among three can elect a
-leader that lacks committed entries. `odradek storage format` runs this module as a process, with the
-arguments `DIR CLUSTER_ID NODE_ID VOTER,...`.
+A directory is formatted once, before the first start of the voter. A voter does not start with an empty directory that
+is not formatted. Such a voter may have lost its votes and entries, and two such voters of three could elect a leader
+that lacks committed entries. `odradek storage format` runs this module as a process with the arguments
+`DIR CLUSTER_ID NODE_ID VOTER,...`.
 
-For the same reason a formatted directory starts as `joined: false`. Such a voter stores entries but
-neither votes nor campaigns until one of two things is known (`raft/joining.py`): the cluster is new,
-every voter being as empty as this one; or it has caught up with a leader and knows a term above
-every one in which it may have voted before. So formatting a wiped voter again is always safe, and
-needs no flag that an operator could get wrong.
+For the same reason a formatted directory begins with `joined: false`. Such a voter stores entries, but does not vote
+and does not start elections until one of two facts is certain (`raft/joining.py`). Either the cluster is new, because
+all voters are empty. Or the voter has caught up with a leader, and knows the highest term in which it may have voted.
+So it is always safe to format the directory of a wiped voter again, and no option is needed that an operator could set
+wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _ID_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageIdentity:
-    """The identity of the voter to which a data directory belongs. `joined` is False until the voter may vote."""
+    """The contents of the identity file: the voter to which a data directory belongs. `joined` is False until the voter
+    may vote.
+    """
 
     cluster_id: str
     node_id: int
@@ -53,18 +55,18 @@ class StorageIdentity:
 def format_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Create the directory if needed, and give it an identity, an empty log and no vote.
+    """Create the directory if necessary, and create an identity file, an empty log, and a vote file without a vote.
 
-    Formatting again with the same identity changes nothing. Raises `StorageMismatch` when the directory has another
-    identity, or holds files that no voter wrote.
+    If the directory is already formatted with the same identity, nothing changes. Raises `StorageMismatch` if the
+    directory has another identity or files of other programs.
     """
-    wanted = StorageIdentity(
+    expected = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
     )
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     disk = DirectoryDisk(data_dir)
     try:
-        identity = format_disk(disk, wanted, str(data_dir))
+        identity = format_disk(disk, expected, str(data_dir))
     finally:
         disk.close()
     for parent in data_dir.resolve().parents:
@@ -73,7 +75,7 @@ def format_storage(
 
 
 def _sync_directory(path: Path) -> None:
-    """Make the names in a directory durable. A directory that cannot be read is skipped, because this process did not
+    """Make the file names in a directory durable. A directory that cannot be read is skipped: this process did not
     create it.
     """
     try:
@@ -89,82 +91,86 @@ def _sync_directory(path: Path) -> None:
 def check_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Read the identity. If it is not the given one, raise `StorageMismatch`, whose message names the remedy."""
-    wanted = StorageIdentity(
+    """Read the identity of a directory. Raises `StorageMismatch`, whose message names the remedy, if it is not the
+    expected one, and `CorruptStorage` if the identity file is damaged.
+    """
+    expected = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
     )
     disk = DirectoryDisk(data_dir)
     try:
-        return check_disk(disk, wanted, str(data_dir))
+        return check_disk(disk, expected, str(data_dir))
     finally:
         disk.close()
 
 
-def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
-    """Do the work of `format_storage` on an open directory.
+def format_disk(disk: Disk, expected: StorageIdentity, place: str) -> StorageIdentity:
+    """Do the work of `format_storage` for an open directory. `place` is its path for error texts.
 
-    The identity is written last, so that there is none if the process crashes before the end.
+    The identity file is written last, so that it does not exist if the process crashes before the end.
     """
     names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
-        identity = check_disk(disk, wanted, place)
+        identity = check_disk(disk, expected, place)
         # A process of an earlier release may have been killed before this sync.
         disk.sync_directory()
         return identity
-    strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
-    if strangers:
-        more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+    foreign = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
+    if foreign:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise StorageMismatch(
-            f"{place} is not empty ({strangers[0]}{more}): format an empty directory"
+            f"{place} is not empty ({foreign[0]}{more}): format an empty directory"
         )
     _remove_unfinished_format(disk, names, place)
     VoteFile.create(disk)
     WriteAheadLog.create(disk)
     disk.sync_directory()
-    save_identity(disk, wanted)
-    return wanted
+    save_identity(disk, expected)
+    return expected
 
 
 def _remove_unfinished_format(disk: Disk, names: list[str], place: str) -> None:
-    """Remove the files of an interrupted format: a log without entries, and no identity."""
+    """Remove the files of an interrupted format: an empty log and a vote file. Raises `StorageMismatch` if the log has
+    entries.
+    """
     for name in names:
         used = is_segment(name) and len(read_file(disk, name)) > SEGMENT_HEADER.size
         if used or name.startswith(LAST_SEGMENT_NAME):
             raise StorageMismatch(
-                f"{place} has the log of a controller ({name}), but no {IDENTITY_NAME}: put that file"
-                " back, or move the directory aside; a format would remove the log"
+                f"{place} has the log of a controller ({name}), but no {IDENTITY_NAME}: restore {IDENTITY_NAME},"
+                " or move the directory aside; formatting would remove the log"
             )
     for name in names:
         disk.remove(name)
 
 
-def check_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
-    """Do the work of `check_storage` on an open directory."""
+def check_disk(disk: Disk, expected: StorageIdentity, place: str) -> StorageIdentity:
+    """Do the work of `check_storage` for an open directory. `place` is its path for error texts."""
     if IDENTITY_NAME not in disk.names():
         raise StorageMismatch(
             f"{place} is not formatted: run `odradek storage format` for it before the first start"
         )
     identity = _decode(read_file(disk, IDENTITY_NAME), place)
-    if identity.cluster_id != wanted.cluster_id:
+    if identity.cluster_id != expected.cluster_id:
         raise StorageMismatch(
-            f"{place} belongs to cluster {identity.cluster_id}, not {wanted.cluster_id}: use the"
-            " directory or the cluster id that belong together"
+            f"{place} belongs to cluster {identity.cluster_id}, not {expected.cluster_id}: correct"
+            " cluster.id or the path of the data directory"
         )
-    if identity.node_id != wanted.node_id:
+    if identity.node_id != expected.node_id:
         raise StorageMismatch(
-            f"{place} belongs to controller {identity.node_id}, not {wanted.node_id}: give each"
-            " controller its own directory"
+            f"{place} belongs to controller {identity.node_id}, not {expected.node_id}: correct"
+            " node.id, or use another directory for this controller"
         )
-    if identity.voters != wanted.voters:
+    if identity.voters != expected.voters:
         raise StorageMismatch(
-            f"{place} was formatted for the voters {list(identity.voters)}, the settings name"
-            f" {list(wanted.voters)}: voters cannot be changed, put the old list back"
+            f"{place} was formatted for the voters {list(identity.voters)}, but the voters given now are"
+            f" {list(expected.voters)}: voters cannot be changed, so restore the old list"
         )
     return identity
 
 
 def save_identity(disk: Disk, identity: StorageIdentity) -> None:
-    """Replace the identity durably: after a crash there is the old or the new one. The call waits for the disk."""
+    """Replace the identity file durably. After a crash the old or the new file exists. The call waits for the disk."""
     document = {"version": _VERSION, **asdict(identity), "voters": list(identity.voters)}
     write_file(disk, IDENTITY_NAME, json.dumps(document, indent=2).encode() + b"\n")
 
@@ -173,12 +179,14 @@ def _checked(node_id: int, voters: Iterable[int]) -> tuple[int, ...]:
     named = sorted(voters)
     ordered = tuple(sorted(set(named)))
     if len(ordered) != len(named):
-        raise StorageMismatch(f"the voters {named} name a controller twice: name each one once")
+        raise StorageMismatch(
+            f"the voters {named} name a controller twice: name each controller once"
+        )
     if node_id not in ordered:
         raise StorageMismatch(f"controller {node_id} is not among the voters {list(ordered)}")
     for voter in ordered:
         if not 0 <= voter <= _ID_MAX:
-            raise StorageMismatch(f"controller ids are from 0 to {_ID_MAX}: {voter}")
+            raise StorageMismatch(f"controller id {voter} is not from 0 to {_ID_MAX}")
     return ordered
 
 
@@ -205,7 +213,7 @@ def _decode(data: bytes, place: str) -> StorageIdentity:
 
 
 def main() -> int:
-    """Format the directory. Return 1, with one line on stderr, when the directory belongs to another voter."""
+    """Format a directory as the command line says. On an error, print one line to stderr and return 1."""
     data_dir, cluster_id, node_id, voters = sys.argv[1:5]
     try:
         format_storage(

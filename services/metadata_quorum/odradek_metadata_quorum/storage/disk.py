@@ -1,20 +1,19 @@
-"""The interface between the quorum and its disk: one flat directory of files, and a queue of writes.
+"""The interface between the quorum and its disk: one directory of files, and a queue of disk jobs.
 
-Everything that must survive a crash goes through `Disk` and `DiskFile`. `DirectoryDisk` is the real one. The
-simulator has another one, which loses bytes that were not synced, tears pages and lets any call fail. Names are plain
-file names in the quorum's own directory.
+All data that must survive a crash is written through `Disk` and `DiskFile`. `DirectoryDisk` is the implementation for
+the real file system. The simulator has another one, which can lose bytes that were not synced, tear pages, and let any
+call fail. Names are names of files in the quorum's directory.
 
-What callers may rely on, and no more: bytes survive a power cut once `sync` has returned; a name (created, renamed,
-removed) survives once `sync_directory` has returned; after a failed call neither is certain, so a caller that gets an
-exception must not continue. Bytes that can be read from a file may not be durable: an earlier process may have been
-killed before its sync, or its sync may have failed. A caller that opens a file and acts on its contents makes them
-durable first.
+Callers may rely on the following only. Written bytes survive a power failure when `sync` has returned. The creation,
+renaming or removal of a file survives when `sync_directory` has returned. After a failed call neither is certain, so
+the caller must not continue. Bytes that were read from a file may not be durable, because an earlier process may have
+been killed before its sync, or its sync may have failed. A caller that depends on bytes that it read must first make
+them durable.
 
-A `DiskQueue` runs disk work in order, off the event loop, and stops at the first failure. A job that
-raises may have left half of its bytes on the disk, and the page cache may have dropped what it could
-not write: a later sync that succeeds proves nothing about it. So there is no retry and no error to
-handle: `fatal` is called on the spot, on the disk's thread, and no later job and no `done` runs, even
-where `fatal` returns (as it does in tests).
+A `DiskQueue` runs disk jobs in order, outside the event loop, and stops at the first failure. A failed job may have
+written a part of its bytes, and the page cache may have dropped bytes that could not be written. A later successful
+sync would prove nothing about them. So jobs are not retried, and callers need not handle errors: `fatal` is called at
+once on the disk thread. After that, no job and no `done` callback runs, even if `fatal` returns, as it does in tests.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _LOCK_NAME = "lock"
 
 
 class DiskFile(Protocol):
-    """One open file; positions are bytes from its start."""
+    """One open file. Positions are in bytes from the start of the file."""
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
 
     def read(self, size: int, position: int) -> bytes:
-        """Return `size` bytes; fewer only at the end of the file."""
+        """Return `size` bytes, or fewer at the end of the file."""
 
     def write(self, data: bytes, position: int) -> None:
         """Write all of `data`, or raise OSError."""
@@ -113,10 +112,12 @@ class DirectoryFile:
 
 
 class DirectoryDisk:
-    """A directory of the real file system. A second process cannot open it, because it is locked."""
+    """A directory of the real file system. It is locked, so that no second process can use it."""
 
     def __init__(self, path: Path) -> None:
-        """Open and lock the directory. Raises `StorageMismatch` when it is missing or in use."""
+        """Open and lock the directory. Raises `StorageMismatch` if it does not exist or another process
+        has locked it.
+        """
         self._path = path
         if not path.is_dir():
             raise StorageMismatch(
@@ -129,11 +130,11 @@ class DirectoryDisk:
         except OSError:
             self.close()
             raise StorageMismatch(
-                f"{path} is locked by another process: stop that one, or use another directory"
+                f"{path} is locked by another process: stop that process, or use another directory"
             ) from None
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock, and close the directory."""
         os.close(self._lock)
         os.close(self._directory)
 
@@ -170,7 +171,7 @@ def write_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def sync_file(disk: Disk, name: str) -> None:
-    """Make the bytes of a file durable, including those that an earlier process wrote."""
+    """Sync a file, including bytes that an earlier process wrote."""
     file = disk.open(name)
     try:
         file.sync()
@@ -179,7 +180,7 @@ def sync_file(disk: Disk, name: str) -> None:
 
 
 def read_file(disk: Disk, name: str) -> bytes:
-    """Return the whole of a small file."""
+    """Return the contents of a small file."""
     file = disk.open(name)
     try:
         return file.read(file.size(), 0)
@@ -192,15 +193,19 @@ Fatal = Callable[[str, BaseException | None], None]
 
 
 class DiskQueue(Protocol):
-    """Runs disk jobs one after the other. The docstring of the module describes what happens if a job fails."""
+    """Runs disk jobs one after the other. If a job fails, the process ends, as the docstring of the
+    module describes.
+    """
 
     def submit(self, job: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        """Run `job` later, then `done(result)` on the event loop. Jobs and callbacks keep their order."""
+        """Run `job` later outside the event loop, then `done(result)` on the event loop. Jobs and callbacks run in the
+        order of the calls.
+        """
 
 
 class DiskThread:
-    """A `DiskQueue` that uses a thread. Its queue stays short, because each caller waits for `done` before its next
-    job.
+    """A `DiskQueue` with a thread of its own. Its queue stays short, because each caller submits its next job only
+    after `done` was called.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, fatal: Fatal) -> None:
@@ -219,7 +224,7 @@ class DiskThread:
         self._jobs.put(run)
 
     async def close(self) -> None:
-        """Finish the queued jobs, then end the thread."""
+        """Wait until the queued jobs are finished and the thread has ended."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 

@@ -3,18 +3,18 @@
     segment   header | frame | frame | ...
     header    magic, version, crc, base position, (index, term) of the entry before the segment
     frame     magic, crc, body length, position, synced_upto | body
-    body      record | record | ...      as much as one sync made durable
+    body      record | record | ...      the records of one write
     record    kind, payload length, index, term | payload
 
-A *position* counts the frames' bytes since the log began, over all its segments. A frame is written
-by one write and one sync; it names its own position, and up to which position the log was known to be
-durable when it was written.
+A *position* is the number of bytes of all frames since the log began, over all segments. A frame is written with one
+write and one sync. It has its own position, and in `synced_upto` the position up to which the log was durable when the
+frame was written.
 
-These two positions distinguish a torn tail from damage. After a crash any page of the unsynced bytes may be
-missing while a later one is there. If the frame at position *o* fails its CRC, but a later one does
-not, there are two cases. If the later one's `synced_upto` is above *o*, its writer knew *o* to be durable:
-the log is damaged, and truncating it would lose acknowledged entries, so the voter does not start. Otherwise both
-were in flight when the power failed: neither was acknowledged, and the log is truncated at *o*.
+These two positions distinguish a torn tail from damage. After a crash, any page of unsynced bytes may be missing while
+a later page exists. Suppose the frame at position *o* has a wrong CRC, and a later frame has a correct one. If
+`synced_upto` of the later frame is above *o*, the frame at *o* was durable when the later one was written. So the log
+is damaged, truncating it would lose acknowledged entries, and the voter does not start. Otherwise neither frame was
+synced when the power failed, no entry of them was acknowledged, and the log is truncated at *o*.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from dataclasses import dataclass
 from typing import Final
 
 ENTRY: Final = 1  # (index, term) and its command
-TRUNCATE: Final = 2  # entries from `index` on are void; `term` is the term of the entry before
-RESET: Final = 3  # the log is empty after (index, term): a snapshot took its place
+TRUNCATE: Final = (
+    2  # the entries from `index` on are removed; `term` is the term of the entry before `index`
+)
+RESET: Final = 3  # all entries are removed; a snapshot that ends with (index, term) replaces them
 
 SEGMENT_HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc, base, index, term
 FRAME_HEADER: Final = struct.Struct("<4sIIQQ")  # magic, crc, body length, position, synced_upto
 RECORD_HEADER: Final = struct.Struct("<BIQQ")  # kind, payload length, index, term
 
-SEGMENT_VERSION: Final = 1  # of the header and of all that follows it: frames and records
+SEGMENT_VERSION: Final = (
+    1  # the version of the format of a whole segment: header, frames and records
+)
 
 _SEGMENT_MAGIC: Final = b"ODSG"
 _FRAME_MAGIC: Final = b"ODFR"
@@ -41,36 +45,36 @@ _PREFIX: Final = "log-"
 
 
 def segment_name(base_position: int) -> str:
-    """Return the file name of the segment that starts at this position; names sort by position."""
+    """Return the file name of the segment that starts at this position. The names sort by position."""
     return f"{_PREFIX}{base_position:020d}"
 
 
 def is_segment(name: str) -> bool:
-    """Return whether a file of this name is a segment."""
+    """Return whether this is the name of a segment file."""
     return name.startswith(_PREFIX) and name[len(_PREFIX) :].isdigit()
 
 
 def base_position_of(name: str) -> int:
-    """Return the position in a segment's name."""
+    """Return the base position in the name of a segment file."""
     return int(name[len(_PREFIX) :])
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The header of a segment: the position where it starts, and the entry before its first one."""
+    """The header of a segment: the position where the segment starts, and the entry before its first entry."""
 
     base_position: int
     previous_index: int
     previous_term: int
 
     def encode(self) -> bytes:
-        """Return the header's bytes, `SEGMENT_HEADER.size` of them."""
+        """Encode the header as `SEGMENT_HEADER.size` bytes."""
         rest = struct.pack("<QQQ", self.base_position, self.previous_index, self.previous_term)
         return struct.pack("<4sII", _SEGMENT_MAGIC, SEGMENT_VERSION, zlib.crc32(rest)) + rest
 
     @staticmethod
     def decode(data: bytes) -> SegmentHeader | None:
-        """Decode a header. Returns None if the bytes are not a complete header of a known version."""
+        """Decode a header. Return None if the bytes are not a complete, valid header of the known version."""
         if len(data) < SEGMENT_HEADER.size:
             return None
         magic, version, crc, base, index, term = SEGMENT_HEADER.unpack_from(data)
@@ -82,19 +86,19 @@ class SegmentHeader:
 
 
 def segment_version(data: bytes) -> int | None:
-    """Return the format version in a segment's header; None if the bytes are not a header."""
+    """Return the format version in a segment's header, or None if the bytes are not a header."""
     if len(data) < SEGMENT_HEADER.size or not data.startswith(_SEGMENT_MAGIC):
         return None
     return int(SEGMENT_HEADER.unpack_from(data)[1])
 
 
 def encode_record(kind: int, index: int, term: int, payload: bytes = b"") -> bytes:
-    """Return one record of a frame's body."""
+    """Encode one record of a frame's body. `kind` is ENTRY, TRUNCATE or RESET."""
     return RECORD_HEADER.pack(kind, len(payload), index, term) + payload
 
 
 def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
-    """Return the bytes of one frame. The caller writes and syncs them together."""
+    """Encode one frame, which the caller writes and syncs as a whole."""
     rest = struct.pack("<IQQ", len(body), position, synced_upto)
     crc = zlib.crc32(body, zlib.crc32(rest))
     return b"".join((struct.pack("<4sI", _FRAME_MAGIC, crc), rest, body))
@@ -102,7 +106,7 @@ def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame whose CRC matched; `end` is the offset in `data` after the frame."""
+    """A decoded frame whose CRC is correct. `end` is the offset after the frame in the decoded bytes."""
 
     position: int
     synced_upto: int
@@ -111,8 +115,8 @@ class Frame:
 
 
 def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame | None:
-    """Return the frame at `offset`; None if there is no complete frame, or one that has another position in
-    its header.
+    """Decode the frame at `offset` of `data`. Return None if there is no complete, valid frame, or if its position is
+    not `position` (None: any position).
     """
     start = offset + FRAME_HEADER.size
     if start > len(data):
@@ -127,7 +131,10 @@ def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame |
 
 
 def later_frames(data: bytes, offset: int, base_position: int) -> Iterator[Frame]:
-    """Yield every frame from `offset` on whose CRC matches, and which is at the position in its header."""
+    """Yield each frame at or after `offset` whose CRC is correct and whose position fits its place in the segment.
+
+    `data` is a whole segment that begins at `base_position`.
+    """
     view = memoryview(data)
     at = data.find(_FRAME_MAGIC, offset)
     while at >= 0:
@@ -138,7 +145,7 @@ def later_frames(data: bytes, offset: int, base_position: int) -> Iterator[Frame
 
 
 def decode_records(body: memoryview) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield (kind, index, term, payload) of each record of a frame whose CRC matched."""
+    """Yield (kind, index, term, payload) of each record in the body of a valid frame."""
     offset = 0
     while offset < len(body):
         kind, length, index, term = RECORD_HEADER.unpack_from(body, offset)

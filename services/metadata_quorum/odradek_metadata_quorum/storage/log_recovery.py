@@ -1,11 +1,12 @@
-"""Recovery of the write-ahead log after any kind of stop: it replays the segments, truncates a torn tail, and
-refuses damage.
+"""Recovery of the write-ahead log at a start: the segments are replayed, a torn tail is truncated, and damage is
+refused.
 
-A separate file notes where the last segment begins (`LastSegment`). Each segment names the entry that it follows, so
-a missing segment in the middle is found; without the note, a missing last segment would go unnoticed. The note is
-written after the segment is durable and before an entry in it is acknowledged, so it is never ahead of the log. A
-note that is missing (the first release wrote none) or torn is ignored, and is written again when the log is opened.
-Older programs do not update the file: its position is then behind the last segment, which is allowed.
+A separate file has the position where the last segment begins (`LastSegment`). A missing segment in the middle is
+detected by the positions in the segment headers. Without the separate file, a missing last segment would not be
+detected. The file is written after the new segment is durable and before any entry in it is acknowledged, so it never
+names a segment that does not exist. If the file is missing (the first release had none) or torn, it is ignored and
+written again when the log is opened. Older programs do not update the file. So its position may be that of an earlier
+segment.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ Entry = tuple[bytes, int, int]  # (command, index, term), as the engine needs it
 class RecoveredLog:
     """The log as it was read from the files. `entries[0]` is the boundary: the last entry that is no longer used.
 
-    `last_write_offset` is the position in the last segment where the last write began: that of a frame, or of a header
-    with the first frame after it.
+    `last_write_offset` is the offset in the last segment file at which the last write began. A write has one frame or,
+    at the beginning of a segment, the segment header and one frame.
     """
 
     entries: list[Entry]
@@ -51,9 +52,10 @@ class RecoveredLog:
 
 
 def recover_log(disk: Disk) -> RecoveredLog:
-    """Replay every segment, and truncate a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
+    """Replay all segments, and truncate a torn tail. Raises `CorruptStorage`, and `StorageMismatch` for a later format.
 
-    The bytes may exist only in the page cache, because an earlier process may have been killed before its sync.
+    The result may not be durable: the bytes may exist only in the page cache, because an earlier process may have been
+    killed before its sync.
     """
     segments = _read_segments(disk)
     entries: list[Entry] = [(b"", segments[0][0].previous_index, segments[0][0].previous_term)]
@@ -62,7 +64,7 @@ def recover_log(disk: Disk) -> RecoveredLog:
     for number, (header, data) in enumerate(segments):
         if header.base_position != position:
             raise CorruptStorage(
-                f"{segment_name(header.base_position)} does not continue the segment before it,"
+                f"{segment_name(header.base_position)} does not continue the previous segment,"
                 f" which ends at position {position}"
             )
         view = memoryview(data)
@@ -101,7 +103,7 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
             and base_position_of(name) > noted_position
             and not _holds_frames(name, data)
         ):
-            disk.remove(name)  # the process crashed while it started this segment
+            disk.remove(name)  # a process crashed while it created this segment
             disk.sync_directory()
         else:
             raise CorruptStorage(
@@ -115,14 +117,16 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
 
 
 def _holds_frames(name: str, data: bytes) -> bool:
-    """Return whether a write to the segment was completed. The header belongs to the first write."""
+    """Return whether the segment has a valid frame. If so, a damaged header is not the result of a crash, because
+    header and first frame are one write.
+    """
     return next(later_frames(data, 0, base_position_of(name)), None) is not None
 
 
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
-    """Raise `CorruptStorage` if durable bytes follow the damage, because then it is not a torn tail."""
+    """Raise `CorruptStorage` if durable bytes follow the damage at `offset`, so that it is not a torn tail."""
     name = segment_name(segments[0][0].base_position)
-    # A crash can tear only the last segment, because each one is synced to its end before the next one is started.
+    # A crash can tear only the last segment, because a segment is completely synced before the next one is created.
     if len(segments) > 1:
         raise CorruptStorage(
             f"{name} is damaged at byte {offset}, and later entries exist in another segment"
@@ -153,13 +157,13 @@ def _replay(entries: list[Entry], record: tuple[int, int, int, bytes]) -> None:
         keep = index - entries[0][1]
         if keep > 0:
             del entries[keep:]
-        # The log was truncated below this segment, so only the entry before the truncation is left.
+        # The truncation begins before the first segment that exists, so only the entry before the truncation remains.
         else:
             entries[:] = [(b"", index - 1, term)]
     elif kind == RESET:
         entries[:] = [(b"", index, term)]
     else:
-        raise newer_format("the log, in a record that is whole,", kind, RESET)
+        raise newer_format("a valid record of the log", kind, RESET)
 
 
 LAST_SEGMENT_NAME: Final = "log-last-segment"
@@ -170,8 +174,8 @@ _VERSION: Final = 1
 
 
 def read_last_segment(disk: Disk) -> int:
-    """Return the base position of the last segment from its file; 0 if there is no such file. Raises
-    `StorageMismatch`.
+    """Return the base position of the last segment, as stored in the file LAST_SEGMENT_NAME. Return 0 if there is no
+    valid file. Raises `StorageMismatch` for a file of a later format.
     """
     if LAST_SEGMENT_NAME not in disk.names():
         return 0
@@ -186,7 +190,7 @@ def read_last_segment(disk: Disk) -> int:
 
 
 class LastSegment:
-    """The open file that contains the position of the last segment. The constructor and `save` wait for the disk."""
+    """The open file with the base position of the last segment. The constructor and `save` wait for the disk."""
 
     def __init__(self, disk: Disk, position: int) -> None:
         create = LAST_SEGMENT_NAME not in disk.names()
@@ -196,11 +200,11 @@ class LastSegment:
             disk.sync_directory()
 
     def save(self, position: int) -> None:
-        """Store the base position of the new last segment, which must be durable already."""
+        """Store the base position of a new last segment. The segment itself must already be durable."""
         crc = zlib.crc32(_POSITION.pack(position))
         self._file.write(_NOTE.pack(_MAGIC, _VERSION, crc, position), 0)
         self._file.sync()
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Close the file."""
         self._file.close()

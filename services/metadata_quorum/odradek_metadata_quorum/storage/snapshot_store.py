@@ -1,13 +1,14 @@
-"""Snapshots on disk: at most one is current, and it is only ever replaced by a newer one.
+"""The snapshots on disk. At most one snapshot is current, and only a newer snapshot replaces it.
 
-A snapshot, taken here or received from the leader, is written under another name, synced, checked,
-and only then renamed; the older one is removed after the directory is synced. So a crash leaves the old
-one or the new one, a damaged transfer leaves the current one alone, and a stale one never gets a name.
+A snapshot that this voter took or received from the leader is first written to a file with a temporary name. When it is
+complete, synced and, if it was received, checked, the file is renamed. The old snapshot is removed after the directory
+was synced. So a crash leaves either the old or the new snapshot, and a damaged transfer does not affect the current
+one.
 
-A full disk fails only the snapshot, with `SnapshotNotWritten`, and the part that was written is removed. The log has
-room of its own, and the old snapshot stays. Any other failure ends the process.
+If the disk is full, `SnapshotNotWritten` is raised, the incomplete file is removed, and the current snapshot stays. The
+voter continues with its log. Any other failure ends the process.
 
-All methods wait for the disk and run on one disk queue; `current` may be read at any time.
+All methods wait for the disk and run on one disk queue. `current` may be read by any thread at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """Identifies a snapshot. It covers all entries up to `offset`, which is of term `epoch`. `size` is in bytes."""
+    """Identifies a snapshot of the state after the entry at `offset`, whose term is `epoch`.
+
+    `size` is the size of the encoded state in bytes, and `crc` its CRC-32.
+    """
 
     offset: int
     epoch: int
@@ -45,17 +49,17 @@ class SnapshotId:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """The name of the snapshot's file."""
         return f"{_PREFIX}{self.offset:020d}-{self.epoch:020d}"
 
     def encode(self) -> bytes:
-        """Return the file's header."""
+        """Encode the header of the snapshot's file."""
         header = _HEADER.pack(_MAGIC, _VERSION, self.crc, self.offset, self.epoch, self.size)
         return header + _SEAL.pack(zlib.crc32(header))
 
 
 class SnapshotNotWritten(OSError):
-    """The snapshot was not written, because the disk has no room for it. The voter can continue."""
+    """The snapshot was not written because the disk is full. The voter can continue without it."""
 
 
 @contextmanager
@@ -70,30 +74,30 @@ def _full_disk_is_no_failure(abandon: Callable[[], None]) -> Iterator[None]:
 
 
 class OpenSnapshot:
-    """A snapshot that is open for reading. It can be read to its end even if a newer one replaces it."""
+    """A snapshot that is open for reading. It can be read to its end even if a newer snapshot replaces it meanwhile."""
 
     def __init__(self, snapshot: SnapshotId, file: DiskFile) -> None:
         self.snapshot = snapshot
         self._file = file
 
     def chunk(self, position: int, size: int) -> bytes:
-        """Return bytes of the encoded state from `position` on."""
+        """Return at most `size` bytes of the encoded state, from `position` on."""
         return self._file.read(min(size, self.snapshot.size - position), _DATA_START + position)
 
     def read(self) -> bytes:
-        """Return the whole encoded state. Raises `CorruptStorage`. The call waits for the disk."""
+        """Return the whole encoded state. Raises `CorruptStorage` if its CRC is wrong. The call waits for the disk."""
         return _read_checked(self._file, self.snapshot)
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Close the file."""
         self._file.close()
 
 
 class SnapshotStore:
-    """The snapshots of one directory."""
+    """The snapshots in the voter's data directory."""
 
     def __init__(self, disk: Disk) -> None:
-        """Find the newest snapshot, and remove incomplete files that a crash left.
+        """Find the newest snapshot, and remove older ones and the incomplete files that a crash left.
 
         Raises `CorruptStorage`, and `StorageMismatch` for a snapshot of a later format.
         """
@@ -107,12 +111,14 @@ class SnapshotStore:
         leftovers = [name for name in names if name in (_WRITING, _RECEIVING)]
         for name in leftovers + snapshots[:-1]:
             disk.remove(name)
-        # A snapshot is synced before it is renamed, but its new name may not be durable if the process was killed after
-        # that. The name must be durable before the log is trimmed, because the snapshot then replaces its entries.
+        # A snapshot is synced before it is renamed. But the new name may not be durable, if the process was killed
+        # after the renaming. The name must be durable before the log entries that the snapshot replaces are removed.
         disk.sync_directory()
 
     def read_current(self) -> bytes | None:
-        """Return the newest snapshot's data, or None if there is none. Raises `CorruptStorage`."""
+        """Return the encoded state of the current snapshot, or None if there is no snapshot. Raises
+        `CorruptStorage`.
+        """
         if self.current is None:
             return None
         file = self._disk.open(self.current.name)
@@ -122,7 +128,7 @@ class SnapshotStore:
             file.close()
 
     def open_current(self) -> OpenSnapshot | None:
-        """Open the newest snapshot for sending. Returns None if there is none, or if it is being replaced."""
+        """Open the current snapshot for reading. Return None if there is none, or if it is being replaced right now."""
         current = self.current
         if current is None:
             return None
@@ -132,7 +138,7 @@ class SnapshotStore:
             return None
 
     def write(self, offset: int, epoch: int, data: bytes) -> SnapshotId:
-        """Store a snapshot that was taken here, unless a newer one has arrived.
+        """Store a snapshot that this voter took, unless the current one is newer. Return its id in both cases.
 
         Raises `SnapshotNotWritten`.
         """
@@ -157,22 +163,22 @@ class SnapshotStore:
             self._disk.remove(name)
 
     def begin_receiving(self, snapshot: SnapshotId) -> None:
-        """Create a file for a snapshot that arrives in chunks. Raises `SnapshotNotWritten`."""
+        """Create the file for a snapshot that the leader sends in chunks. Raises `SnapshotNotWritten`."""
         self.abandon_receiving()
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming = self._disk.open(_RECEIVING, create=True)
             self._incoming.write(snapshot.encode(), 0)
 
     def receive(self, position: int, data: bytes) -> None:
-        """Store one chunk; `position` is in bytes of the encoded state. Raises `SnapshotNotWritten`."""
+        """Write one received chunk. `position` is its position in the encoded state. Raises `SnapshotNotWritten`."""
         assert self._incoming is not None
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming.write(data, _DATA_START + position)
 
     def finish_receiving(self, snapshot: SnapshotId) -> bytes | None:
-        """Check a snapshot that has arrived, and return its data; None if it is damaged. If it is newer than the
-        current one, it becomes durable and current; otherwise it replaces nothing.
+        """Check a completely received snapshot, and return its encoded state, or None if it is damaged.
 
+        If the snapshot is newer than the current one, it becomes durable and current. Otherwise its file is removed.
         Raises `SnapshotNotWritten`.
         """
         assert self._incoming is not None
@@ -188,7 +194,7 @@ class SnapshotStore:
         return data
 
     def abandon_receiving(self) -> None:
-        """Close the file of the snapshot that arrives in chunks."""
+        """Close the file of the snapshot that is being received, if there is one."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None

@@ -1,16 +1,16 @@
-"""The file with the voter's term and vote. It has two slots on pages of their own, which hold the same record.
+"""The file with the voter's term and vote. It has two slots with the same record, each on a page of its own.
 
-A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote is not kept in the log,
-whose tail may be truncated after a crash. A save writes and syncs first one slot, then the other one, before any
-message that depends on it leaves:
+A voter that lost its vote could vote twice in a term, and the term could have two leaders. So the vote is not stored in
+the log, whose tail may be truncated after a crash. A save writes and syncs one slot and then the other, before any
+message that depends on the vote is sent:
 
-- A crash can only tear the slot that is being written. The other one holds the record before, or the new one.
-- A record that another voter knows of is in both slots, so a flipped bit in one of them takes nothing away. With one
-  copy, that damage would look like a torn write, and the voter would go on with the record before.
-- Two unreadable slots are damage that a crash cannot cause, so the voter refuses to start.
+- A crash can damage only the slot that is being written. The other slot has the previous or the new record.
+- A record that another voter knows about is in both slots, so the damage of one slot loses nothing. With a single slot,
+  such damage could not be distinguished from a torn write, and the voter would continue with the previous record.
+- A crash cannot damage both slots, so the voter does not start if both are unreadable.
 
-Opening writes the newest record again to both slots, and syncs them: an earlier process may have been killed
-before its sync, or its sync may have failed, and then only the page cache holds the vote.
+When the file is opened, the newest record is written to both slots again and synced. An earlier process may have been
+killed before its sync, or its sync may have failed, so that the record is only in the page cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odradek_metadata_quorum.errors import CorruptStorage, newer_format
 from odradek_metadata_quorum.storage.disk import Disk
 
 VOTE_FILE_NAME: Final = "vote"
-# Each slot has a page of its own, so a torn write cannot damage the other one.
+# Each slot has a page of its own, so a torn write of one slot cannot damage the other slot.
 _SLOT_BYTES: Final = 4096
 _RECORD: Final = struct.Struct("<4sIQQq")  # magic, crc of the rest, sequence, term, vote
 _REST: Final = struct.Struct("<QQq")
@@ -32,15 +32,15 @@ _NO_VOTE: Final = -1
 
 
 class VoteFile:
-    """The durable term and vote. `save` waits for the disk."""
+    """The durable term and vote. The constructor and `save` wait for the disk."""
 
     def __init__(self, disk: Disk) -> None:
-        """Open an existing file. Raises `CorruptStorage`, `StorageMismatch`."""
+        """Open an existing file. Raises `CorruptStorage`, and `StorageMismatch` for a file of a later format."""
         self._file = disk.open(VOTE_FILE_NAME)
         slots = [slot for number in (0, 1) if (slot := self._load(number)) is not None]
         if not slots:
             raise CorruptStorage(
-                f"{VOTE_FILE_NAME}: both slots are damaged, so this voter may have forgotten a vote"
+                f"{VOTE_FILE_NAME}: both copies of the record are damaged, so this voter may have lost a vote"
             )
         self._sequence, self.term, self.vote = max(slots, key=lambda slot: slot[0])
         self._make_durable()
@@ -54,7 +54,9 @@ class VoteFile:
         file.close()
 
     def save(self, term: int, vote: int | None) -> None:
-        """Make term and vote durable. A term never falls, and a vote never changes within its term."""
+        """Write term and vote, and wait until they are durable. The term must not fall, and the vote must not change
+        within a term.
+        """
         assert term >= self.term, (term, self.term)
         assert term > self.term or self.vote in (None, vote), (term, self.vote, vote)
         sequence = self._sequence + 1
@@ -62,18 +64,18 @@ class VoteFile:
         self._sequence, self.term, self.vote = sequence, term, vote
 
     def _make_durable(self) -> None:
-        """Write the record of an earlier process again, and sync it, because it may be only in the page cache."""
+        """Write the record that was read again, and sync it, because it may be only in the page cache."""
         self._write(self._sequence, self.term, self.vote)
 
     def _write(self, sequence: int, term: int, vote: int | None) -> None:
         record = _encode(sequence, term, vote)
-        # Programs of the first release look for a record only in the slot of its number, so that one comes first.
+        # Programs of the first release read a record only from slot `sequence % 2`, so this slot is written first.
         for number in (sequence % 2, (sequence + 1) % 2):
             self._file.write(record, number * _SLOT_BYTES)
             self._file.sync()
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Close the file."""
         self._file.close()
 
     def _load(self, number: int) -> tuple[int, int, int | None] | None:
@@ -81,7 +83,7 @@ class VoteFile:
         if len(data) < _RECORD.size:
             return None
         magic, crc, sequence, term, vote = _RECORD.unpack(data)
-        # The file has a later format: ODV2, ODV3, ...
+        # The magic of a later format is ODV2, ODV3, ...
         if magic[:3] == _MAGIC[:3] and magic[3:].isdigit():
             raise newer_format(VOTE_FILE_NAME, int(magic[3:]), 1)
         if magic != _MAGIC or crc != zlib.crc32(data[8:]):

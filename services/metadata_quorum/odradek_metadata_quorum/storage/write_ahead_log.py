@@ -1,23 +1,22 @@
-"""The Raft log: entries in memory for the engine, and the same entries in segments on disk.
+"""The Raft log: entries in memory for the engine, and the same entries in segment files on disk.
 
-Two halves share this object without a lock, because each owns its fields. The *loop* half runs on the event loop: it
-appends, truncates, resets and trims `entries` at once, and notes each change as a record. The *disk* half (`write`,
-`remove_before`; always on the same disk queue) turns the noted records into one frame, one write, one sync. In
-between, `take` hands over what was noted and `written` marks it as durable: `synced_index` is then the last entry
-that this node may acknowledge.
+The object has two groups of methods and fields, which need no lock. The methods for the *event loop* append, truncate,
+reset and trim `entries` in memory, and record each change. The methods for the *disk* (`write`, `remove_before`; always
+on the same disk queue) write the recorded changes as one frame with one sync. `take` passes the recorded changes to a
+write, and `written` marks them as durable. `synced_index` is the last entry that this node may acknowledge.
 
-`entries[0]` is the *boundary*: the last entry that is not served any more. Log matching needs its index and term; its
-command may be missing. An empty log has the boundary (1, 0), genesis.
+`entries[0]` is the *boundary*: the last entry that is no longer used. Log matching needs its index and term; its
+command may be missing. The boundary of an empty log is (1, 0), the genesis entry.
 
-Old segments are removed whole, the oldest first, and no file is ever replaced: so no vote or entry
-can be written to a file that is about to be replaced. Changes of the log's end are records
-(`TRUNCATE`, `RESET`), so the order of the file is the order of events.
+Old segments are removed as whole files, the oldest first, and no file is ever replaced. So no entry can be written to a
+file that is about to be replaced. Truncations and resets are records in the log, too, so the log has all changes in
+order.
 
-Opening makes durable what it read, before any message depends on it. A process that was killed between a
-write and its sync leaves bytes, or a segment's name, that only the page cache holds: the next process
-reads them as if they were on disk. A sync alone is not enough. A sync that failed has left its pages
-clean, so that the next one returns at once and proves nothing; only writing the bytes again does. At most
-one write is under way at a time, so only the last one can be in that state: opening writes it again.
+The constructor makes durable what it read, before any message depends on it. If a process was killed between a write
+and its sync, the bytes or the name of a segment may be only in the page cache, and the next process reads them. A sync
+alone is not enough: after a failed sync the kernel marks the pages as clean, so the next sync succeeds although the
+bytes are not on disk. Therefore the bytes are written again. At most one write is in progress at any time, so only the
+last write can be affected.
 """
 
 from __future__ import annotations
@@ -45,37 +44,38 @@ GENESIS_TERM: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """The records of one write. `parts` joined together are the body of its frame."""
+    """The recorded changes for one write. `parts`, joined together, are the body of its frame."""
 
     parts: list[bytes]
     entry_count: int
-    last: tuple[int, int]  # (index, term) of the log's last entry after them
-    resets: bool
+    last: tuple[int, int]  # (index, term) of the last entry of the log after these changes
+    resets: bool  # whether one of the changes is a reset
 
 
 class WriteAheadLog:
     """The log of one voter, in memory and on disk."""
 
     def __init__(self, disk: Disk, *, segment_bytes_max: int) -> None:
-        """Read the log from disk. Raises `CorruptStorage` for damage that a crash cannot have caused.
+        """Read the log from disk, and make it durable.
 
-        Raises `StorageMismatch` for files of a later format.
+        Raises `CorruptStorage` for damage that a crash cannot have caused, and `StorageMismatch` for files of a later
+        format.
         """
         self._disk = disk
         self._segment_bytes_max = segment_bytes_max
         recovered = recover_log(disk)
-        # The loop's half.
+        # Fields that only the event loop uses.
         self.entries: list[Entry] = recovered.entries
         self.payload_bytes = sum(len(entry[0]) for entry in self.entries)
         self.synced_index = self.entries[-1][1]
         self._parts: list[bytes] = []
-        self._noted_bytes = 0  # bytes of commands that no write contains yet
-        self._taken_bytes = 0  # bytes of commands in the write that is in progress
+        self._noted_bytes = 0  # size of the recorded commands that no write includes yet
+        self._taken_bytes = 0  # size of the commands in the write in progress
         self._entry_count = 0
         self._resets = False
-        # The index that is synced when the write in progress returns.
+        # The value of `synced_index` when the write in progress is complete.
         self.in_flight_index = self.synced_index
-        # The disk's half.
+        # Fields that only the disk thread uses, after the constructor.
         self._segments = recovered.segments
         self._file = disk.open(segment_name(self._segments[-1].base_position))
         self._file_bytes = self._file.size()
@@ -92,16 +92,16 @@ class WriteAheadLog:
         file.sync()
         file.close()
 
-    # The loop's half.
+    # Methods for the event loop.
 
     @property
     def first_index(self) -> int:
-        """The index of the boundary entry; entries above it are served."""
+        """The index of the boundary. The log has the entries above it."""
         return self.entries[0][1]
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry."""
+        """The index of the last entry."""
         return self.entries[-1][1]
 
     @property
@@ -111,16 +111,16 @@ class WriteAheadLog:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Size in bytes of the commands that are not on disk yet, including those that were truncated since."""
+        """The size in bytes of the commands that are not on disk yet, including those that were truncated meanwhile."""
         return self._noted_bytes + self._taken_bytes
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of the entry at `index`; None if it is before the boundary or after the end."""
+        """Return the term of the entry at `index`, or None if `index` is below the boundary or above the last entry."""
         position = index - self.entries[0][1]
         return self.entries[position][2] if 0 <= position < len(self.entries) else None
 
     def append(self, command: bytes, index: int, term: int) -> None:
-        """Append one entry after the last one."""
+        """Append one entry in memory, and record it for the next write. `index` must be that after the last entry."""
         last = self.entries[-1]
         assert index == last[1] + 1, (index, term, last[1:])
         assert term >= last[2], (index, term, last[1:])
@@ -132,7 +132,7 @@ class WriteAheadLog:
         self._noted_bytes += len(command)
 
     def truncate_from(self, index: int) -> None:
-        """Remove the entries from `index` on; the boundary stays."""
+        """Remove the entries from `index` on in memory, and record that for the next write."""
         assert self.first_index < index, (self.first_index, index)
         keep = index - self.first_index
         if keep >= len(self.entries):
@@ -144,7 +144,9 @@ class WriteAheadLog:
         self._parts.append(encode_record(TRUNCATE, index, self.entries[-1][2]))
 
     def reset(self, index: int, term: int) -> None:
-        """Replace the whole log by a snapshot that ends with the entry (index, term)."""
+        """Remove all entries, because a snapshot that ends with the entry (index, term) replaces them. Record that for
+        the next write.
+        """
         self.entries = [(b"", index, term)]
         self.payload_bytes = 0
         self.synced_index = min(self.synced_index, index)
@@ -153,9 +155,7 @@ class WriteAheadLog:
         self._resets = True
 
     def trim_to(self, index: int) -> None:
-        """Make `index` the boundary (the last entry that is no longer used), in memory only. `remove_before` then frees
-        the disk space.
-        """
+        """Make the entry at `index` the boundary, in memory only. `remove_before` later frees the disk space."""
         drop = index - self.first_index
         if drop > 0:
             assert drop < len(self.entries), (index, self.first_index, self.last_index)
@@ -163,7 +163,7 @@ class WriteAheadLog:
             del self.entries[:drop]
 
     def take(self) -> LogWrite:
-        """Return the recorded changes for one write. At most one write may be in progress."""
+        """Return the recorded changes for one write, and clear them. At most one write may be in progress."""
         write = LogWrite(self._parts, self._entry_count, self.entries[-1][1:], self._resets)
         self._parts, self._entry_count, self._resets = [], 0, False
         self._taken_bytes, self._noted_bytes = self._noted_bytes, 0
@@ -176,7 +176,9 @@ class WriteAheadLog:
         self._taken_bytes = 0
 
     def _make_durable(self, last_write_offset: int) -> None:
-        """Write the last frame of an earlier process again, and sync it, because it may be only in the page cache."""
+        """Write the last write of an earlier process again, and sync all segments, because they may be only in the page
+        cache.
+        """
         for header in self._segments[:-1]:
             sync_file(self._disk, segment_name(header.base_position))
         last_write = self._file.read(self._file_bytes - last_write_offset, last_write_offset)
@@ -184,10 +186,10 @@ class WriteAheadLog:
         self._file.sync()
         self._disk.sync_directory()
 
-    # The disk's half.
+    # Methods for the disk thread.
 
     def write(self, write: LogWrite) -> int:
-        """Write and sync one frame, and return its size in bytes. The call waits for the disk."""
+        """Write the changes as one frame, and sync it. Return its size in bytes. The call waits for the disk."""
         body = b"".join(write.parts)
         frame = encode_frame(self._position, self._position, body)
         full = write.resets or self._file_bytes + len(frame) > self._segment_bytes_max
@@ -199,24 +201,26 @@ class WriteAheadLog:
             self._file_bytes += len(frame)
         self._position += len(frame)
         self._last = write.last
-        if write.resets:  # entries before the reset are void, and the reset is durable
+        if (
+            write.resets
+        ):  # the reset is durable, so segments with older entries are not needed any more
             self._remove_segments(len(self._segments) - 1)
         return len(frame)
 
     def remove_before(self, index: int) -> None:
-        """Remove the segments whose entries are all below `index`. The call waits for the disk."""
+        """Remove the segment files whose entries are all below `index`. The call waits for the disk."""
         count = 0
         while count + 1 < len(self._segments) and self._segments[count + 1].previous_index < index:
             count += 1
         self._remove_segments(count)
 
     def close(self) -> None:
-        """Release the descriptors."""
+        """Close the files."""
         self._file.close()
         self._last_segment.close()
 
     def _roll(self, frame: bytes) -> None:
-        """Begin a new segment with this frame. All frames of the old segment are already durable."""
+        """Create a new segment that begins with this frame. All frames of the old segment are already durable."""
         header = SegmentHeader(self._position, *self._last)
         self._file.close()
         self._file = self._disk.open(segment_name(self._position), create=True)
@@ -228,7 +232,7 @@ class WriteAheadLog:
         self._segments.append(header)
 
     def _remove_segments(self, count: int) -> None:
-        for header in self._segments[:count]:  # the oldest first: a crash leaves no hole
+        for header in self._segments[:count]:  # the oldest first, so that a crash leaves no gap
             self._disk.remove(segment_name(header.base_position))
             self._disk.sync_directory()
         del self._segments[:count]

@@ -1,12 +1,14 @@
-"""The write barrier: it holds a message back until the state that the message reports is on disk.
+"""The write barrier tracks which changes of term, vote and log are on disk, so that no message reports a change before.
 
-The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`. At most one disk
-write is under way; it takes everything noted so far, the vote first, as one frame and one sync (group commit: the
-next starts when the last ends, without a timer). When it returns, `durable` catches up. Each change has the number of
-the write that includes it. The state that a message reports is on disk once `durable` reaches the number that
-`needed_for_vote` or `needed_for_index` returned when the message was made. Votes and acknowledgements thus never
-leave before the disk has them, a burst costs one sync, and a message that reports no new state waits for no write at
-all, however slow the disk is.
+The engine changes term, vote and log in memory and continues. At most one disk write is in progress. It includes all
+changes that were recorded before it started: the vote, then the log as one frame with one sync. The next write starts
+when the previous one ends, without a timer (group commit).
+
+Writes are numbered. `noted` is the number of the write that will include the latest change, and `durable` is the number
+of the last completed write. When a message is created, `needed_for_vote` and `needed_for_index` return the number that
+`durable` must reach before the message may be sent. So votes and acknowledgements are never sent before they are on
+disk, many changes at once need only one sync, and a message that reports no new state does not wait, however slow the
+disk is.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from odradek_runtime.latencies import Latencies
 
 @dataclass(slots=True)
 class SyncLatency:
-    """Measures the durations of the log's writes since the start."""
+    """The number, durations and sizes of the writes to the log since the start."""
 
     count: int = 0
     total_ns: int = 0
@@ -35,7 +37,10 @@ class SyncLatency:
 
 
 class WriteBarrier:
-    """Owns the durable log and vote. Its methods run on the event loop, and its writes on `queue`."""
+    """Owns the log and the vote file. Call its methods only on the event loop; disk writes run on `queue`.
+
+    `on_durable` is called on the event loop after each write.
+    """
 
     def __init__(
         self,
@@ -56,12 +61,12 @@ class WriteBarrier:
         self._vote_in_flight = False
         self._changes = 0
         self.durable = 0
-        self._writing: int | None = None  # the value of `durable` after the write returns
+        self._writing: int | None = None  # the number of the write in progress
         self._write_started_ns = 0
 
     @property
     def noted(self) -> int:
-        """The number of changes so far. All changes that no write includes yet count as one."""
+        """The number of the write that includes, or will include, the latest change."""
         return self._changes + (1 if self.log.dirty or self._vote_noted else 0)
 
     @property
@@ -70,15 +75,15 @@ class WriteBarrier:
         return not self._vote_noted and not self._vote_in_flight
 
     def needed_for_vote(self) -> int:
-        """Return the value of `durable` at which the present term and vote are on disk."""
+        """Return the value that `durable` must reach for the present term and vote to be on disk."""
         if self._vote_noted:
             return self.noted
         return self._writing or 0 if self._vote_in_flight else 0
 
     def needed_for_index(self, index: int) -> int:
-        """Return the value of `durable` at which the present entries of the log up to `index` are on disk.
+        """Return the value that `durable` must reach for the present log entries up to `index` to be on disk.
 
-        A durable snapshot covers the entries up to the boundary of the log.
+        Entries up to the boundary of the log are in a snapshot, which is on disk.
         """
         if index <= max(self.log.synced_index, self.log.first_index):
             return 0
@@ -93,18 +98,18 @@ class WriteBarrier:
 
     @property
     def waited_ns(self) -> int:
-        """For how many nanoseconds the present write has been in progress; 0 if there is none."""
+        """The nanoseconds since the write in progress started; 0 if there is none."""
         if self._writing is None:
             return 0
         return time.perf_counter_ns() - self._write_started_ns
 
     def note_vote(self, term: int, vote: int | None) -> None:
-        """Change term and vote. They are durable after the next write."""
+        """Change term and vote in memory. The next write makes them durable."""
         self.term, self.vote = term, vote
         self._vote_noted = True
 
     def start_write(self) -> None:
-        """Start a write if there are changes to write, and no write is in progress."""
+        """Start a write if there are recorded changes and no write is in progress."""
         if self._writing is not None or not (self.log.dirty or self._vote_noted):
             return
         vote = (self.term, self.vote) if self._vote_noted else None
@@ -118,9 +123,9 @@ class WriteBarrier:
     def _write(
         self, vote: tuple[int, int | None] | None, write: LogWrite | None
     ) -> tuple[LogWrite | None, int, int]:
-        """Write to the disk. This runs on the disk's thread.
+        """Write the vote and the log to the disk. This runs on the disk thread.
 
-        The vote is written first, so that no entry has a term that is not in the vote file.
+        The vote is written first, so that no entry in the log has a higher term than the vote file.
         """
         start_ns = time.perf_counter_ns()
         if vote is not None:
