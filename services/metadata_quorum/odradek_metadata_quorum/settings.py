@@ -1,4 +1,4 @@
-"""Settings of one voter and of the controller process, under Kafka's names where Kafka has one."""
+"""Settings of a voter and of the controller process. A setting that Kafka also has has Kafka's name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_li
 from odradek_runtime.settings import NodeSettings, SettingsError, setting
 
 SNAPSHOT_LIMIT_SETTING: Final = "metadata.log.max.snapshot.bytes"
-"""The name of the setting for `snapshot_bytes_max`. Kafka has no such limit."""
+"""The name of the setting for the size limit of metadata snapshots. Kafka has no such setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumTls:
-    """PEM files for mutual TLS between voters. The certificate must have the SAN `controller-<node id>`."""
+    """PEM files for mutual TLS between voters. The certificate must name the controller in a SAN (`peer_link`)."""
 
     certificate_path: Path
     key_path: Path
@@ -29,20 +29,22 @@ class QuorumTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumTimers:
-    """Raft's timers, in milliseconds.
+    """Raft's timers in milliseconds.
 
-    With the defaults, a leader whose process died is replaced in about 0.3 s and a silent one in
-    0.6 s, and stalls of up to 0.5 s have no effect.
+    With the defaults, a leader whose process died is replaced in about 0.3 s, and a leader that is only silent in about
+    0.6 s. Stalls of up to 0.5 s cause no election.
     """
 
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 1_000
-    # Election timeout after the connection to the leader broke.
+    # The election timeout after the connection to the leader broke is a random time between these two.
     lost_leader_timeout_min_ms: int = 100
     lost_leader_timeout_max_ms: int = 300
     heartbeat_interval_ms: int = 100  # at most a third of the smallest election timeout
-    leader_fallback_ms: int = 1_000  # a leader without a majority's responses steps down
-    tick_interval_ms: int = 20
+    leader_fallback_ms: int = (
+        1_000  # a leader without responses from a majority steps down after this time
+    )
+    tick_interval_ms: int = 20  # time between two steps of the Raft node if nothing happens
 
     def __post_init__(self) -> None:
         if not 0 < self.election_timeout_min_ms < self.election_timeout_max_ms:
@@ -70,8 +72,8 @@ class QuorumTimers:
 class QuorumSettings:
     """The settings of one voter.
 
-    `voters` maps the id of every voter, including this node, to the (host, port) to which others connect; names are
-    resolved again for each connection. Without `tls` the listener must be on loopback, unless `insecure` is set.
+    `voters` maps the id of every voter, including this node, to the host and port to which other voters connect. Host
+    names are resolved for each connection. Without `tls` the listener must be on loopback, unless `insecure` is set.
     """
 
     node_id: int
@@ -84,22 +86,22 @@ class QuorumSettings:
     insecure: bool = False
     timers: QuorumTimers = field(default_factory=QuorumTimers)
 
-    proposal_bytes_max: int = 1 << 20  # largest payload of one proposal
-    pending_proposals_max: int = 10_000  # most proposals that are appended here and not applied yet
-    pending_bytes_max: int = 64 << 20
+    proposal_bytes_max: int = 1 << 20  # the largest payload of one proposal
+    pending_proposals_max: int = 10_000  # the most proposals that are appended and not applied yet
+    pending_bytes_max: int = 64 << 20  # the most bytes of these proposals
     snapshot_interval_entries: int = 20_000  # a snapshot is taken after this many applied entries
     snapshot_interval_bytes: int = 64 << 20  # or after this many bytes of applied entries
-    # Entries before a snapshot that stay in the log for slow followers.
+    # The number of entries before a snapshot that stay in the log for slow followers.
     snapshot_entries_min: int = 20_000
-    # Fewer of these entries stay if together they take more bytes than this.
+    # Fewer of these entries stay if they have more bytes than this in total.
     snapshot_entries_bytes_max: int = 64 << 20
-    snapshot_chunk_bytes: int = 256 << 10
-    # Larger snapshots are neither stored nor accepted from a leader.
+    snapshot_chunk_bytes: int = 256 << 10  # the size of a chunk in which a snapshot is sent
+    # A larger snapshot is neither stored nor accepted from a leader.
     snapshot_bytes_max: int = 1 << 30
-    # Size of a segment of the write-ahead log; trimming removes whole segments.
+    # The largest segment of the write-ahead log. Trimming the log removes whole segments.
     segment_bytes_max: int = 8 << 20
-    frame_bytes_max: int = 16 << 20  # largest message between two voters
-    # Most bytes that wait to be sent to one peer. Further messages are dropped, and Raft repeats them.
+    frame_bytes_max: int = 16 << 20  # the largest message between two voters
+    # The most bytes that are buffered for one peer. Further messages are dropped, and Raft repeats them.
     peer_queue_bytes_max: int = 4 << 20
 
     def __post_init__(self) -> None:
@@ -122,7 +124,7 @@ _FIRST_START: Final = (
 if TYPE_CHECKING:
     _ClusterDefaults = NodeSettings
 else:
-    # A field for each of the cluster's configs, whose definitions brokers and clients read, too. Empty: not set.
+    # One field for each cluster-wide config, made from the shared definitions. An empty value means that it is not set.
     _ClusterDefaults = make_dataclass(
         "_ClusterDefaults",
         [
@@ -142,28 +144,28 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumProcessSettings(_ClusterDefaults):
-    """All settings of a controller process."""
+    """The settings of a controller process, as `odradek quorum --help` lists them."""
 
     node_id: int = setting(
         "node.id",
-        "Id of this controller, unique among the voters.",
+        "Id of this controller. It must be one of the ids in controller.quorum.voters.",
         minimum=0,
         maximum=(1 << 31) - 1,
     )
     cluster_id: str = setting(
-        "cluster.id", "Id of the cluster, the same in all processes of the cluster."
+        "cluster.id", "Id of the cluster. All processes of a cluster must have the same id."
     )
     log_dir: Path = setting(
         "log.dirs", "Path of the controller's data directory.", aliases=("metadata.log.dir",)
     )
     voters: tuple[tuple[int, str, int], ...] = setting(
         "controller.quorum.voters",
-        "ID@host:port of every voter's RAFT listener, including this one's.",
+        "ID@host:port of the RAFT listener of every voter, including this controller.",
         parse=parse_endpoints,
     )
     rpc_endpoints: tuple[tuple[int, str, int], ...] = setting(
         "controller.rpc.endpoints",
-        "ID@host:port of every controller's gRPC service, at the address to which brokers connect.",
+        "ID@host:port of the CONTROLLER listener of every controller, with the address to which brokers connect.",
         default=(),
         parse=parse_endpoints,
     )
@@ -176,30 +178,29 @@ class QuorumProcessSettings(_ClusterDefaults):
     )
     storage_format_if_empty: bool = setting(
         "storage.format.if.empty",
-        "Format an empty data directory at start. Only for a cluster on one machine: elsewhere a voter "
-        "that lost its disk should not come back unnoticed.",
+        "Format an empty data directory at the start. Use this only for a cluster on one machine: elsewhere a voter"
+        " that lost its disk would restart without anybody noticing the loss.",
         default=False,
     )
 
     session_ms: int = setting(
         "broker.session.timeout.ms",
-        "A broker that sends no heartbeat for this long is fenced.",
+        "Time after which a broker is fenced if it sends no heartbeat.",
         default=3_000,
         unit="ms",
         minimum=100,
     )
     grace_ms: int = setting(
         "broker.stream.grace.ms",
-        "Time that a broker has to reconnect after its heartbeat stream broke, before it is "
-        "fenced.",
+        "Time after which a broker is fenced if its heartbeat stream broke and it has not opened a new one.",
         default=500,
         unit="ms",
         minimum=10,
     )
     election_timeout_ms: int = setting(
         "controller.quorum.election.timeout.ms",
-        "A voter that has not heard from its leader for a random time between half of this and "
-        "all of it begins an election.",
+        "Longest election timeout. A voter that hears no leader for a random time between half of this value and the "
+        "full value starts an election.",
         default=1_000,
         unit="ms",
         minimum=100,
@@ -207,15 +208,14 @@ class QuorumProcessSettings(_ClusterDefaults):
     )
     snapshot_entries: int = setting(
         "metadata.log.max.entries.between.snapshots",
-        "Number of metadata log entries after which a snapshot is written. As many older entries "
-        "stay in the log.",
+        "Number of metadata log entries after which a snapshot is written. The same number of older entries stays in"
+        " the log, for controllers and brokers that are behind.",
         default=20_000,
         minimum=10,
     )
     snapshot_bytes_max: int = setting(
         SNAPSHOT_LIMIT_SETTING,
-        "Size of the largest metadata snapshot that is stored, or accepted from the leader. Use "
-        "the same value on every controller.",
+        "Largest metadata snapshot that is stored or accepted from the leader. Use the same value on every controller.",
         default=1 << 30,
         unit="bytes",
         minimum=1 << 20,
@@ -226,13 +226,13 @@ class QuorumProcessSettings(_ClusterDefaults):
         names = {listener.name for listener in self.listeners}
         if names != {RAFT, CONTROLLER}:
             raise SettingsError(
-                f"listeners contains {', '.join(sorted(names)) or 'nothing'}, but a controller needs"
-                f" exactly {RAFT} and {CONTROLLER}"
+                f"listeners has {', '.join(sorted(names)) or 'no listener'}, but a controller needs"
+                f" exactly the listeners {RAFT} and {CONTROLLER}"
             )
         if self.node_id not in {node for node, _, _ in self.voters}:
             raise SettingsError(
-                f"node.id {self.node_id} is not in controller.quorum.voters: add it there, or give "
-                "this process the id of a voter"
+                f"node.id {self.node_id} is not in controller.quorum.voters: correct node.id or"
+                " controller.quorum.voters"
             )
         if not self.cluster_id.strip():
             raise SettingsError(
@@ -244,9 +244,9 @@ class QuorumProcessSettings(_ClusterDefaults):
         return next(listener for listener in self.listeners if listener.name == name)
 
     def initial_configs(self) -> tuple[tuple[str, str], ...]:
-        """Return the configs of the cluster that have initial values in the settings.
+        """Return (name, value) of each cluster-wide config that is given as a setting.
 
-        Raises `SettingsError` for a bad value.
+        Raises `SettingsError` for a value that is not allowed.
         """
         configs = []
         for name in CLUSTER_CONFIGS:

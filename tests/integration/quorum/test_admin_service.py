@@ -177,5 +177,5 @@ async def test_nonsense_on_the_wire_is_told_apart_from_failure(tmp_path: Path) -
                 )
             ),
         ):
-            with pytest.raises(grpc.aio.AioRpcError, match="split it"):
+            with pytest.raises(grpc.aio.AioRpcError, match="send several requests"):
                 await call

@@ -218,7 +218,7 @@ async def test_without_a_majority_a_proposal_ends_as_unknown(tmp_path: Path) -> 
             await cluster.stop(node_id)
         with pytest.raises(OutcomeUnknown):
             await leader.propose(b"p", epoch=epoch, timeout_s=0.2)
-        with pytest.raises(OutcomeUnknown, match="does not lead any more"):
+        with pytest.raises(OutcomeUnknown, match="is no longer the leader"):
             await leader.propose(b"p", epoch=epoch, timeout_s=5)
         with pytest.raises(NotLeader):
             await leader.propose(b"p", epoch=epoch, timeout_s=5)

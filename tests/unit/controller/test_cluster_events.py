@@ -79,7 +79,7 @@ def test_only_replicas_in_a_lost_directory_are_told(
     found: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     event = (
-        "Broker registered without its former data directory; partitions of which it has the only replica"
+        "Broker registered without its former data directory; partitions whose only replica is on this broker"
         " begin with empty logs"
     )
     found.create("alone", assignments=((1,), (1,)))

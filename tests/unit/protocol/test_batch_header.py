@@ -99,8 +99,8 @@ def test_a_batch_whose_end_is_missing_is_truncated() -> None:
 @pytest.mark.parametrize(
     ("damaged", "error", "message"),
     [
-        (b"", TruncatedBatch, "61 bytes, 0 are left"),
-        (BATCH[:60], TruncatedBatch, "61 bytes, 60 are left"),
+        (b"", TruncatedBatch, "61 bytes, but only 0 bytes remain"),
+        (BATCH[:60], TruncatedBatch, "61 bytes, but only 60 bytes remain"),
         (with_fields(magic=1), UnsupportedMagic, "record format 1"),
         (with_fields(magic=1)[:30], UnsupportedMagic, "record format 1"),
         (with_fields(batch_length=48), CorruptBatch, "batch length 48"),

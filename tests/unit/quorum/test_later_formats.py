@@ -176,7 +176,7 @@ def test_a_log_whose_identity_is_gone_is_not_removed_by_a_format() -> None:
     disk.remove(LAST_SEGMENT_NAME)
     before = contents(disk)
     wanted = StorageIdentity(cluster_id="c", node_id=1, voters=(1,), joined=False)
-    with pytest.raises(StorageMismatch, match="restore identity.json"):
+    with pytest.raises(StorageMismatch, match=r"restore identity\.json"):
         format_disk(disk, wanted, "the directory")
     assert contents(disk) == before
 

@@ -92,7 +92,7 @@ async def test_a_proposal_over_the_limit_is_refused_and_one_at_the_limit_commits
     await quorum.start()
     async with asyncio.timeout(5):
         await active.wait()
-        with pytest.raises(ProposalTooLarge, match="split it"):
+        with pytest.raises(ProposalTooLarge, match="divide it"):
             await quorum.propose(b"x" * (1 << 20) + b"x", epoch=1, timeout_s=5)
         with pytest.raises(NotLeader):
             await quorum.propose(b"x", epoch=2, timeout_s=5)

@@ -23,8 +23,14 @@ def another_leaders_entry_over_a_committed_one(voter: LoneVoter) -> None:
 @pytest.mark.parametrize(
     ("do", "reason"),
     [
-        (another_entry_where_one_is_committed, "entry 3 is committed and the leader's is another"),
-        (another_leaders_entry_over_a_committed_one, "entry 3 is committed and another leader"),
+        (
+            another_entry_where_one_is_committed,
+            "entry 3 is committed, but the leader has another entry",
+        ),
+        (
+            another_leaders_entry_over_a_committed_one,
+            "entry 3 is committed, but the leader sent another entry",
+        ),
     ],
 )
 def test_a_follower_never_gives_up_what_is_committed(
@@ -64,7 +70,8 @@ def test_a_leader_that_hears_of_entries_it_never_sent_ends() -> None:
     assert voter.node.dead is None
     voter.acknowledge(2, term, last + 1)
     voter.world.run(1.0)
-    assert f"voter 2 acknowledges entry {last + 1} > {last}" in (voter.node.dead or "")
+    reason = f"voter 2 acknowledges entry {last + 1}, but this leader's log ends at entry {last}"
+    assert reason in (voter.node.dead or "")
 
 
 def test_a_leader_that_hears_another_leader_of_its_term_ends() -> None:

@@ -1,4 +1,4 @@
-"""Raft for one voter: the library pysyncobj (`engine`), the rules that it lacks, and the running `voter`.
+"""Raft for one voter: the library pysyncobj (`engine`), the rules that the library lacks, and the running `voter`.
 
-`quorum` is the replicated log as `rpc` and the process use it.
+`quorum` is the interface that the rest of the process uses.
 """

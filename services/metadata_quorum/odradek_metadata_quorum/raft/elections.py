@@ -1,20 +1,21 @@
-"""Elections: votes, pre-votes, stickiness, check-quorum, and confirmation that a leader still leads when it serves
-a read.
+"""Elections: votes, pre-votes, leader stickiness, check-quorum, and the confirmation of the leadership for reads.
 
-pysyncobj decides when to campaign and who has won. `Elections` stands between it and the messages, and
-adds these rules:
+pysyncobj decides when to start an election and which candidate has won. `Elections` handles the messages before and
+after the library, and adds these rules:
 
-- *Pre-vote* (Raft thesis 9.6): before it raises its term, a voter asks the others whether it could win an election;
-  if not, it changes nothing at them. Votes are counted once per (term, voter), and a voter that may have forgotten a
-  vote gives none (`joining.py`).
-- *Stickiness*: a voter that hears a leader consents to no election. If the connection to its leader broke, it waits
-  less time than for a leader that is only silent: the leader's process has ended, or will be heard again at once. A
-  majority that still hears the leader consents to no election anyway.
-- *Giving a vote counts as hearing a leader*, from the moment at which the vote is sent: the candidate's first heartbeat
-  needs a round trip. While the vote waits for this voter's disk, this voter does not campaign.
-- *A stall of this process does not count as silence of the leader* (`LoopTurns`).
-- *Check-quorum*: a leader without a majority's responses steps down.
-- *Read index* (Raft thesis 6.4): a leader responds to a read once a majority has confirmed it (`ReadIndex`).
+- *Pre-vote* (Raft thesis 9.6): before a voter raises its term, it asks the other voters whether it could win an
+  election. If it could not, the other voters are not disturbed. A vote counts once for each term and voter. A voter
+  that may have lost its votes does not vote (`joining.py`).
+- *Stickiness*: a voter that hears a leader does not consent to an election. If its connection to the leader broke, the
+  voter waits a shorter time than after mere silence, because either the leader's process has ended or the connection is
+  soon open again. If a majority still hears the leader, no election takes place.
+- *A voter that gave its vote* behaves as if it heard a leader from the time when the vote is sent, because the first
+  heartbeat of the new leader needs a round trip. While the vote waits for this voter's disk, the voter does not start
+  an election.
+- *A stall of this process* does not count as silence of the leader (`LoopTurns`).
+- *Check-quorum*: a leader that gets no responses from a majority steps down.
+- *Read index* (Raft thesis 6.4): a leader responds to a read only after a majority has confirmed its leadership
+  (`ReadIndex`).
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ Confirmed = Callable[[bool], None]
 
 
 class PreVote:
-    """The pre-vote rounds of one voter, in which it asks for consent to an election. It has no network and no clock.
+    """The pre-vote rounds of one voter, in which it asks for consent to an election, without network and clock.
 
-    A voter whose election timer ends starts a *round*: it asks all others whether they would vote for it in the next
-    term, and raises its term only if a majority consents. A voter consents only if it has not heard a leader for a
-    minimal election timeout, and the candidate's log is not behind its own. So an isolated voter comes back with the
-    term that it had, and deposes no leader. During the first part of a round the question is repeated with the same
-    number, because a response may take longer than a timer.
+    When the election timer of a voter ends, the voter starts a *round*: it asks all other voters whether they would
+    vote for it in the next term, and raises its term only if a majority consents. A voter consents only if it has not
+    heard a leader for the minimum election timeout, and the candidate's log is not behind its own log. So a voter that
+    was isolated returns with its old term and deposes no leader. If the election timer ends again during a round, the
+    question is repeated with the same round number, because a response may take longer than the timer.
 
-    `approved` means that a majority has consented and the consent was not used yet. It becomes invalid when another
-    round begins, this voter votes for another candidate, the term changes, or it hears a leader.
+    `approved` means that a majority has consented and that the consent was not used yet. The consent becomes invalid
+    when the next round begins, when this voter votes for another candidate, when the term changes, or when this voter
+    hears a leader.
     """
 
     def __init__(self, node_id: int, voter_count: int) -> None:
@@ -53,11 +55,11 @@ class PreVote:
         self.approved = False
 
     def is_running(self, *, since_s: float) -> bool:
-        """Whether a round that began after `since_s` still waits for consent."""
+        """Return whether a round is in progress that began after `since_s`."""
         return self._running and self._started_s > since_s
 
     def start(self, now_s: float) -> None:
-        """Begin the next round. A single voter wins it at once."""
+        """Begin the next round. If there is only one voter, it consents at once."""
         self.round += 1
         self._started_s = now_s
         self._granted = {self._node_id}
@@ -66,7 +68,7 @@ class PreVote:
         self._count()
 
     def grant(self, peer_id: int, round_number: int) -> bool:
-        """Count the consent of a peer. Returns whether a majority now consents."""
+        """Count the consent of a peer in a round. Return whether a majority consents now."""
         if not self._running or round_number != self.round:
             return False
         self._granted.add(peer_id)
@@ -74,10 +76,10 @@ class PreVote:
         return self.approved
 
     def yields_to(self, other: tuple[int, int, int], *, own: tuple[int, int, int]) -> bool:
-        """If the other candidate is better, end this voter's round, if there is one, and return True.
+        """End this voter's own round if the other candidate is better. Return whether a round was ended.
 
-        Candidates are compared by (last term, last index, node id). Two that ask at the same time would both consent
-        and then split the votes, again and again where responses take as long as timers.
+        Candidates are compared by (last term, last index, node id). Otherwise two candidates that ask at the same time
+        would consent to each other and split the votes, perhaps repeatedly if responses take as long as the timers.
         """
         if other <= own or not (self._running or self.approved):
             return False
@@ -85,12 +87,12 @@ class PreVote:
         return True
 
     def use(self) -> bool:
-        """Use the consent for one election. Returns whether there was one."""
+        """Use the consent for one election. Return whether there was consent."""
         approved, self.approved = self.approved, False
         return approved
 
     def clear(self) -> None:
-        """End the round, and discard the consent."""
+        """End the round in progress, and discard a consent."""
         self._running = False
         self.approved = False
 
@@ -101,17 +103,17 @@ class PreVote:
 
 
 class LoopTurns:
-    """Measures the iterations (turns) of this voter's event loop, to distinguish silence of other voters from a stall
+    """Measures the turns (iterations) of this voter's event loop, to distinguish silence of other voters from a stall
     of this process.
 
-    A message that has arrived but was not read yet looks like silence. So silence is measured up to the last moment at
-    which all messages that had arrived were read. While turns are short, that is now. After a *long* turn it is the
-    beginning of that turn, until the next turn has read what arrived in between.
+    A message that has arrived but was not read yet looks like silence. So silence is measured up to the last time at
+    which all messages that had arrived were read. While turns are short, this is the present time. After a *long* turn
+    it is the beginning of the long turn, until the next turn has read the messages that arrived meanwhile.
 
-    The whole machine may have been suspended, and the other machines as well; then no voter was silent. So the length
-    of a long turn is *forgiven*, which means that it is added to all deadlines. This is done only if no turn was
-    forgiven within the last `forgiven_interval_s`: in a process that is always slow, nearly every turn is long, and
-    deadlines would move nearly as fast as time passes.
+    The whole machine may have been suspended, perhaps together with other machines, so that no voter was silent.
+    Therefore the length of a long turn is *forgiven*: it is added to all deadlines. This happens only if no turn was
+    forgiven within the last `forgiven_interval_s`. In a process that is always slow, nearly every turn is long, and the
+    deadlines would otherwise move nearly as fast as time passes.
     """
 
     def __init__(self, now_s: float, *, long_s: float, forgiven_interval_s: float) -> None:
@@ -122,7 +124,7 @@ class LoopTurns:
         self._forgiven_s: float | None = None
 
     def step(self, now_s: float) -> float:
-        """Begin a step. Returns the seconds to add to all deadlines; this is nearly always 0."""
+        """Begin a step of the node. Return the seconds to add to all deadlines, which is nearly always 0."""
         began_s = self._stepped_s
         if now_s <= began_s:
             return 0.0
@@ -137,7 +139,7 @@ class LoopTurns:
         return now_s - began_s
 
     def read_until_s(self, now_s: float) -> float:
-        """Return the time up to which all messages that arrived have been read."""
+        """Return the time up to which all messages that had arrived have been read."""
         return self._stepped_s if now_s - self._stepped_s > self._long_s else self._read_s
 
     def _may_forgive(self, began_s: float) -> bool:
@@ -146,15 +148,15 @@ class LoopTurns:
 
 
 class ReadIndex:
-    """Confirms that this leader was still the leader when a read arrived, by rounds of questions within one term.
+    """Confirms that this node was still the leader when a read arrived, by rounds of questions to the other voters.
 
-    A leader without a connection to the others does not know that another voter has become the leader, and lacks the
-    entries that the new one commits. So a response to a read waits for a *round*: the leader asks all voters for their
-    term. If a majority, itself included, responds that it still is in the leader's term, no other leader was elected
-    before the round began, so the leader's state at that moment was the newest.
+    A leader that is cut off does not know that another voter has been elected, and lacks the entries that the new
+    leader commits. So the response to a read waits for a *round*, in which the leader asks all voters for their terms.
+    If a majority, including the leader, is still in the leader's term, no other leader was elected before the round
+    began. So the leader's state at that time was the newest.
 
-    All reads that arrive during a round wait for the next one together: each is confirmed by a round that began after
-    it arrived. A round whose responses are late is sent again with the same number.
+    Each read is confirmed by a round that began after the read arrived: reads that arrive during a round wait together
+    for the next one. If responses are late, the question is sent again with the same round number.
     """
 
     def __init__(self, voter_count: int) -> None:
@@ -166,19 +168,17 @@ class ReadIndex:
 
     @property
     def is_due(self) -> bool:
-        """Whether a read waits for a round that has not begun, and no round is in progress."""
+        """Whether reads wait for the next round and no round is in progress."""
         return self.round is None and bool(self._waiting)
 
     def ask(self, confirmed: Confirmed) -> None:
-        """Request a confirmation; `confirmed` is called once with the result.
-
-        The result is True when a round that began after this call has confirmed the leadership, and False if the
-        leadership ended before that.
+        """Request a confirmation. `confirmed` is called once: with True when a round that began after this call has
+        confirmed the leadership, or with False if the leadership has ended before.
         """
         self._waiting.append(confirmed)
 
     def begin(self, round_number: int) -> None:
-        """Begin a round that confirms all waiting reads."""
+        """Begin a round for all reads that wait."""
         assert self.is_due, self.round
         self._running, self._waiting = self._waiting, []
         self._agreed.clear()
@@ -186,7 +186,7 @@ class ReadIndex:
         self._conclude()
 
     def agree(self, peer_id: int, round_number: int) -> None:
-        """Record that a voter that is in the leader's term responded to the round."""
+        """Record that a voter has responded in a round that it is in the leader's term."""
         if round_number == self.round:
             self._agreed.add(peer_id)
             self._conclude()
@@ -207,8 +207,8 @@ class ReadIndex:
 
 
 class Elections:
-    """The election timer, the votes and the leadership of one voter. `may_vote` is False as long as the voter may have
-    forgotten votes.
+    """The election timer, the votes and the leadership of one voter. `may_vote` is False while the voter may have lost
+    its votes (`joining.py`).
     """
 
     def __init__(
@@ -231,14 +231,18 @@ class Elections:
             forgiven_interval_s=timers.election_max_s,
         )
         self._quorum_checked_s = 0.0
-        self._vote_leaves = False  # whether a vote of this term was decided but is not on disk yet
-        self._lost_leader_s = 0.0  # time at which the connection to the leader broke
+        self._vote_leaves = (
+            False  # whether a vote in this term was given but is not on disk, so not sent yet
+        )
+        self._lost_leader_s = 0.0  # the time at which the connection to the leader broke
         engine.election_deadline_s = self._heard_s + self._timeout_s(is_new_cluster=True)
 
     # Timers.
 
     def begin_step(self) -> None:
-        """Extend the deadlines if this process was stalled. A leader also checks that a majority still responds."""
+        """Begin a step: extend the deadlines if this process was stalled. A leader also checks that a majority
+        responds.
+        """
         now_s = self._engine.now_s()
         if stall_s := self._turns.step(now_s):
             self._forgive(stall_s)
@@ -247,7 +251,7 @@ class Elections:
             self._check_quorum(now_s)
 
     def _forgive(self, stall_s: float) -> None:
-        """Extend all deadlines by the time for which this process did not run."""
+        """Extend all deadlines by `stall_s`, the time for which this process was stalled."""
         engine = self._engine
         self._heard_s += stall_s
         engine.election_deadline_s += stall_s
@@ -257,7 +261,7 @@ class Elections:
                 engine.note_response(peer_id, responded_s + stall_s)
 
     def _check_quorum(self, now_s: float) -> None:
-        """Step down if no majority responded for `fallback_s`, because another voter may lead by now."""
+        """Step down if a majority has not responded for `fallback_s`, because another voter may lead by now."""
         engine = self._engine
         since_s = self._turns.read_until_s(now_s) - self._timers.fallback_s
         responding = 1
@@ -268,12 +272,12 @@ class Elections:
             engine.step_down()
 
     def election_timeout_s(self) -> float:
-        """Return how long to wait for a leader from now on, in seconds."""
+        """Return a new election timeout in seconds: how long to wait for a leader from now on."""
         return self._timeout_s(is_new_cluster=self._engine.term == 0)
 
     def _timeout_s(self, *, is_new_cluster: bool) -> float:
         if is_new_cluster and self._is_lowest:
-            # In a new cluster only the voter with the lowest id campaigns early, so that the votes are not split.
+            # In a new cluster only the voter with the lowest id starts an election early, so that votes are not split.
             return self._timers.heartbeat_s
         return self._random.uniform(self._timers.election_min_s, self._timers.election_max_s)
 
@@ -281,8 +285,8 @@ class Elections:
         self._engine.election_deadline_s = self._engine.now_s() + self.election_timeout_s()
 
     def campaign_soon(self) -> None:
-        """Forget when a leader was last heard. If the election timer of this voter is short (a new cluster) or it is
-        the only voter, end the timer in the next step.
+        """Do not wait for a leader. If this is the only voter, or the voter that starts the first election of a new
+        cluster, the election timer ends at the next step.
         """
         self._heard_s = self._engine.now_s() - self._timers.election_min_s
         if self.election_timeout_s() <= self._timers.heartbeat_s or not self._engine.peer_ids:
@@ -296,14 +300,14 @@ class Elections:
         self.pre_vote.clear()
 
     def hears_leader(self) -> bool:
-        """Return whether this voter hears a leader, so that it does not consent to an election."""
+        """Return whether this voter hears a leader (or leads), so that it must not consent to an election."""
         if self._engine.is_leader or self._vote_leaves:
             return True
         heard_s_ago = self._turns.read_until_s(self._engine.now_s()) - self._heard_s
         return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """If the connection to the leader broke, wait for a leader for a shorter time than after mere silence."""
+        """Shorten the election timer if the connection to the leader broke."""
         engine, timers = self._engine, self._timers
         if peer_id != engine.leader_id:
             return
@@ -314,8 +318,8 @@ class Elections:
         )
 
     def became_durable(self) -> None:
-        """Restart the election timer if a vote was stored on disk and sent, because giving a vote counts as hearing a
-        leader.
+        """Restart the election timer if the disk write that has ended includes a vote, which is sent now. Giving a vote
+        counts as hearing a leader.
         """
         if self._vote_leaves and self._engine.barrier.is_vote_durable:
             self._vote_leaves = False
@@ -327,8 +331,8 @@ class Elections:
     def confirm_leadership(self, confirmed: Confirmed) -> None:
         """Call `confirmed(True)` when a majority has confirmed that no other voter was elected before this call.
 
-        Call `confirmed(False)` if this node is not the leader, or its leadership ends before that. The caller must call
-        `step` soon.
+        Call `confirmed(False)` if this node is not the leader, or if its leadership ends before the confirmation. The
+        caller must call `step` soon.
         """
         if self._engine.halted or not self._engine.is_leader:
             confirmed(False)
@@ -336,10 +340,10 @@ class Elections:
             self._read_index.ask(confirmed)
 
     def drive_reads(self) -> None:
-        """Begin the round that a read waits for, and ask voters again whose responses are late.
+        """Begin a round for waiting reads, and repeat the question of a round whose responses are late.
 
-        The question is a pre-vote for the term in which this node already is the leader. No voter consents to it, and
-        each responds with its own term. So voters of all releases understand it.
+        The question is a pre-vote for the term in which this node already leads. No voter consents to such a pre-vote,
+        and each responds with its own term. So voters of all releases understand the question.
         """
         reads = self._read_index
         if reads.is_due:
@@ -360,11 +364,13 @@ class Elections:
     # Campaigns.
 
     def may_campaign(self) -> bool:
-        """Return whether this voter may raise its term now. If it has no consent, ask for it first."""
+        """Return whether this voter may raise its term and start an election now. Otherwise ask for consent, if a
+        pre-vote round is due.
+        """
         engine = self._engine
         now_s = engine.now_s()
         if self._turns.read_until_s(now_s) < engine.election_deadline_s:
-            return False  # a heartbeat may have arrived that is not read yet
+            return False  # a heartbeat may have arrived and not be read yet
         if not self.may_vote or self._vote_leaves:
             self._restart_timer()
             return False
@@ -381,7 +387,7 @@ class Elections:
         return False
 
     def _ask_all(self, term: int, round_number: int) -> None:
-        """Ask every voter for consent to lead in `term`; each responds with its own term."""
+        """Send a pre-vote for `term` to all voters. Each responds with its own term and whether it consents."""
         _, last_index, last_term = self._engine.log.entries[-1]
         for peer_id in self._engine.peer_ids:
             self._engine.tell(
@@ -396,8 +402,8 @@ class Elections:
             )
 
     def before_term(self, term: int, vote: int | None) -> None:
-        """Prepare for a change of the term: discard consent for another term, and do not campaign until a vote was
-        sent.
+        """Prepare for a change of the term or the vote: discard a consent for another term, and start no election until
+        the vote was sent.
         """
         if term > self._engine.term or vote not in (None, self._engine.node_id):
             self.pre_vote.clear()
@@ -424,10 +430,13 @@ class Elections:
         return True
 
     def on_pre_vote(self, peer_id: int, message: Message) -> None:
-        """Handle the question of a voter that wants to campaign, or of a leader that confirms its leadership."""
+        """Handle a pre-vote: the question of a voter that wants to start an election, or of a leader that wants to
+        confirm its leadership.
+        """
         engine = self._engine
         if not self.may_vote and message["term"] <= engine.term:
-            # A leader asks for a vote, and this voter may have forgotten that it elected another one.
+            # A leader wants to confirm its leadership. This voter must not confirm it, because it may have lost its
+            # vote for another leader.
             return
         _, last_index, last_term = engine.log.entries[-1]
         log_end = (message["last_log_term"], message["last_log_index"])
@@ -452,7 +461,7 @@ class Elections:
         )
 
     def on_pre_vote_reply(self, peer_id: int, message: Message) -> None:
-        """Handle a voter's response to the question of `_ask_all`."""
+        """Handle a voter's response to a pre-vote."""
         engine = self._engine
         if message["term"] > engine.term:
             engine.follow_term(message["term"])
@@ -463,7 +472,7 @@ class Elections:
             engine.election_deadline_s = 0.0
 
     def on_timeout_now(self, peer_id: int, message: Message) -> None:
-        """Campaign at once, without asking for consent, because the leader hands its leadership over to this voter."""
+        """Start an election at once, without pre-vote, because the leader hands over its leadership to this voter."""
         engine = self._engine
         if message["term"] == engine.term and peer_id == engine.leader_id and self.may_vote:
             self.pre_vote.approved = True

@@ -1,22 +1,21 @@
-"""An adapter that gives the Raft library pysyncobj 0.3.17 typed names. No other file imports it or uses its private
-names.
+"""A typed adapter for the Raft library pysyncobj 0.3.17. No other file imports the library or uses its private names.
 
-The library does part of the work: it decides when to campaign, counts votes, sends entries by next index, and has the
-commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak by hooks
-(`EngineHooks`); the objects beside this file (elections, log matching, replication, state, snapshots, joining) hold
-an `Engine` and fill those hooks. `RaftNode` puts them together.
+The library does a part of the work: it decides when to start an election, counts votes, sends entries by next index,
+and has the commit rule. `Engine` gives the library's private fields typed names, and replaces rules that are too weak
+by hooks (`EngineHooks`). Other modules of this folder (elections, log_matching, replication, replicated_state,
+snapshots, joining) implement the hooks and use the `Engine`. `RaftNode` combines them.
 
-Overriding name-mangled private methods works with exactly one version, so every other one is refused.
-The library's module globals are replaced before anything uses it:
+`Engine` overrides name-mangled private methods, which works with exactly one version of the library. So every other
+version is refused. Some globals of the library's module are replaced:
 
-- pickle raises, so no byte of a socket or file is ever unpickled. The library's code that would do so is never
-  reached; if it were, the error would show it.
-- The poller does nothing, because asyncio polls.
+- `pickle` raises an error, so bytes from a socket or file are never unpickled. The code of the library that would
+  unpickle is not used; if it were, the error would show that.
+- The poller does nothing, because asyncio polls sockets.
 - The journal factory returns the journal that it is given, which is the durable log.
-- The clock is the engine's own, so that a simulator can set it.
+- The clock is that of the engine, so that a simulator can control it.
 
-One of the library's log lines is dropped. It warns of a truncation before the engine has checked whether anything
-must be truncated, and would appear for every repeated message.
+One log line of the library is dropped. It warns of a truncation before the engine has checked whether entries must be
+truncated, and would appear for every repeated message.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ REQUIRED_VERSION: Final = "0.3.17"
 
 if VERSION != REQUIRED_VERSION:
     raise ImportError(
-        f"pysyncobj {VERSION} is installed, the quorum needs exactly {REQUIRED_VERSION}:"
+        f"pysyncobj {VERSION} is installed, but a controller needs exactly version {REQUIRED_VERSION}:"
         f" pip install pysyncobj=={REQUIRED_VERSION}"
     )
 
 COMMAND_REGULAR: Final = b"\x00"
 COMMAND_NO_OP: Final = b"\x01"
-# A batch is larger than the largest command, because the library would pickle a command that it must divide.
+# The batch size is larger than the largest command, because the library pickles a command that it must divide.
 APPEND_BATCH_BYTES: Final = (1 << 20) + 4096
 
 _FOLLOWER: Final[int] = _library._RAFT_STATE.FOLLOWER
@@ -60,7 +59,7 @@ _LEADER: Final[int] = _library._RAFT_STATE.LEADER
 
 
 class _NoPickle:
-    """Replaces the module pickle in the library. It raises an error instead of pickling or unpickling."""
+    """Replaces the module `pickle` in the library. Its functions raise an error."""
 
     @staticmethod
     def _refuse(*_: object, **__: object) -> NoReturn:
@@ -74,7 +73,7 @@ class _NoPickle:
 
 
 class _NullPoller:
-    """Replaces the library's poller of sockets; asyncio polls instead."""
+    """Replaces the library's poller of sockets. It does nothing, because asyncio polls sockets."""
 
     def poll(self, timeout: float) -> None: ...
 
@@ -87,7 +86,8 @@ def _is_no_false_alarm(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("truncating already-applied log entries")
 
 
-# When the library is imported, it replaces this function by one for Windows, on every system.
+# When the library is imported, it replaces this function by its own version for Windows, on every system. This undoes
+# it.
 socket.inet_ntop = _socket.inet_ntop
 _library.logger.addFilter(_is_no_false_alarm)
 _library.pickle = _NoPickle()
@@ -96,8 +96,8 @@ _library.createJournal = lambda journal: journal
 
 
 class _Peer(int, Node):  # type: ignore[misc]  # pysyncobj has no types
-    """A voter in the form that the library uses. It equals its id, so that the library finds its state of a node by the
-    id.
+    """Another voter as an object of the library's class Node. It equals its id, so that the library's dicts can be used
+    with ids as keys.
     """
 
     def __new__(cls, peer_id: int) -> _Peer:
@@ -105,8 +105,8 @@ class _Peer(int, Node):  # type: ignore[misc]  # pysyncobj has no types
 
 
 class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
-    """The durable log and vote in the form that the library uses. Changes are only recorded here; the write barrier
-    writes them.
+    """The log and the vote as an object of the library's class Journal. Changes are only made in memory; the write
+    barrier makes them durable later.
     """
 
     def __init__(self, barrier: WriteBarrier) -> None:
@@ -118,7 +118,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
     def deleteEntriesFrom(self, entryFrom: int) -> NoReturn:
         raise AssertionError(
-            "pysyncobj tried to truncate the log, which only the quorum's hook may do"
+            "pysyncobj tried to truncate the log, which only the hook `truncate_from` may do"
         )
 
     def clear(self) -> NoReturn:
@@ -140,7 +140,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     def _destroy(self) -> None: ...
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Do nothing, because the commit index is volatile in Raft: a restarted voter learns it again."""
+        """Do nothing. In Raft the commit index need not be durable: a restarted voter learns it from the leader."""
 
     def getRaftCommitIndex(self) -> int:
         return self._log.first_index
@@ -156,7 +156,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
 
 class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """The network in the form that the library uses. The library uses it only to send."""
+    """The network as an object of the library's class Transport. The library uses it only to send messages."""
 
     def __init__(self, send: Callable[[_Peer, Message], None]) -> None:
         super().__init__(None, None, [])
@@ -174,7 +174,7 @@ class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no typ
 
 
 class RespondToAppend(Protocol):
-    """A function that responds to append_entries. A `next_index` of None stands for the index after the last entry."""
+    """A function that responds to append_entries. A `next_index` of None means the index after the last entry."""
 
     def __call__(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
@@ -183,32 +183,34 @@ class RespondToAppend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHooks:
-    """The decisions that the library does not make, or for which its own rules are too weak."""
+    """Functions that the engine calls for decisions that the library does not make, or for which its rules are too
+    weak.
+    """
 
-    # Send a message of the library. Returns False to end this round of entries for the peer.
+    # Sends a message of the library. Returns False if no more entries must be sent to the peer in this round.
     send: Callable[[int, Message], bool]
     # Called when entries or heartbeats to all peers are due; `Engine.send_appends` sends them.
     replicate: Callable[[], None]
-    # Return how long to wait for a leader from now on.
+    # Returns a new election timeout: how long to wait for a leader from now on.
     election_timeout_s: Callable[[], float]
-    # Called when the election timer has ended. Returns whether to campaign in the next term now.
+    # Called when the election timer has ended. Returns whether to start an election in the next term now.
     may_campaign: Callable[[], bool]
-    # Called before the term and the vote change, with the new values.
+    # Called with the new values before the term and the vote change.
     before_term: Callable[[int, int | None], None]
     # Called when this node was elected, before its no-op entry is appended.
     before_leading: Callable[[], None]
     # Called when this node has stopped being the leader.
     lost_leadership: Callable[[], None]
-    # Called when the leader's log differs from this index on.
+    # Called if the leader's log differs from this index on. Truncates the log if necessary.
     truncate_from: Callable[[int], None]
     respond_to_append: RespondToAppend
-    # Apply entries that are committed and not applied yet, if there are any.
+    # Applies entries that are committed and not applied yet, if there are any.
     apply_committed: Callable[[], None]
 
 
 class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
-    """The Raft state of one voter (term, role, commit index, progress of its peers), with the functions to send
-    messages and to end the process.
+    """The Raft state of one voter (term, role, commit index, progress of its peers), and functions that send messages
+    and that end the process.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         clock: Callable[[], float],
         fatal: Fatal,
     ) -> None:
-        """Create the engine. `attach` must be called before any other method."""
+        """Create the engine. The caller must call `attach` before any other method."""
         self.node_id = node_id
         self.peer_ids: Final = tuple(sorted(set(voters) - {node_id}))
         self.barrier: Final = barrier
@@ -244,8 +246,8 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 appendEntriesUseBatch=True,
                 appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
                 appendEntriesPeriod=heartbeat_s,
-                # The check-quorum of `Elections` replaces this rule, which judges before it has read the messages that
-                # arrived.
+                # The check-quorum of `Elections` replaces this rule of the library, which may step down although
+                # responses have arrived that are not read yet.
                 leaderFallbackTimeout=math.inf,
                 commandsWaitLeader=False,
                 dynamicMembershipChange=False,
@@ -257,23 +259,23 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__needLoadDumpFile = False
 
     def attach(self, hooks: EngineHooks) -> None:
-        """Set the hooks, which make the decisions from now on."""
+        """Set the hooks."""
         self._hooks = hooks
 
     # Calls that drive the library.
 
     def tick(self) -> None:
-        """Do all work that is due: campaign, advance the commit index, apply entries, send heartbeats."""
+        """Do all work that is due: start an election, advance the commit index, apply entries, send heartbeats."""
         _library.monotonicTime = self.now_s
         self._onTick(0.0)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Pass a message to the library. The caller has checked it by the rules of this package."""
+        """Pass a message of a peer to the library. The caller must have checked it by the rules of this package."""
         _library.monotonicTime = self.now_s
         self._SyncObj__onMessageReceived(self._peers[peer_id], message)
 
     def send_appends(self, skipped: Set[int]) -> None:
-        """Send entries, or a heartbeat if there are none, to the connected peers that are not in `skipped`."""
+        """Send entries, or a heartbeat if there are no new entries, to all connected peers except `skipped`."""
         connected: set[int] = self._SyncObj__connectedNodes
         self._round_ended = connected.intersection(skipped)
         connected -= self._round_ended
@@ -281,7 +283,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         connected |= self._round_ended
 
     def tell(self, peer_id: int, message: Message) -> None:
-        """Send a message as soon as the write barrier allows it. A halted node sends nothing."""
+        """Send a message to a peer as soon as the state that it reports is on disk. A halted node sends nothing."""
         if not self.halted:
             self.outbox.send(peer_id, message)
 
@@ -300,12 +302,12 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def vote(self) -> int | None:
-        """The candidate for which this node voted in its term; None if it has not voted."""
+        """The candidate for which this node voted in the current term; None if it has not voted."""
         vote: int | None = self._SyncObj__votedForNodeId
         return vote
 
     def set_term(self, term: int, vote: int | None) -> None:
-        """Set the term and the vote in it. Both are durable after the next write."""
+        """Set the current term and the vote in this term. The next disk write makes both durable."""
         self._SyncObj__setCurrentTerm(term, vote)
 
     @property
@@ -325,7 +327,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return None if leader is None else int(leader)
 
     def forget_leader(self) -> None:
-        """Forget which node is the leader."""
+        """Set the known leader to none."""
         self._SyncObj__raftLeader = None
 
     def step_down(self) -> None:
@@ -340,7 +342,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def election_deadline_s(self) -> float:
-        """The time, by `now_s`, at which the election timer ends; 0 ends it with the next tick."""
+        """The time of the clock `now_s` at which the election timer ends. 0 means that it ends with the next tick."""
         deadline_s: float = self._SyncObj__raftElectionDeadline
         return deadline_s
 
@@ -358,7 +360,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def applied(self) -> int:
-        """The last entry applied to the state machine."""
+        """The index of the last entry that was applied to the state machine."""
         index: int = self._SyncObj__raftLastApplied
         return index
 
@@ -367,7 +369,9 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__raftLastApplied = index
 
     def restored(self, index: int) -> None:
-        """Record that a snapshot covers all entries up to `index`, so that these count as applied and committed."""
+        """Record that a restored snapshot includes all entries up to `index`, so they count as applied
+        and committed.
+        """
         self._SyncObj__raftLastApplied = index
         self._SyncObj__raftCommitIndex = max(self.commit_index, index)
 
@@ -392,8 +396,8 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return peer_id in self._SyncObj__connectedNodes
 
     def match_index(self, peer_id: int) -> int:
-        """The index of the last entry that a peer has acknowledged in this node's term; 0 if this node was never the
-        leader.
+        """The index of the last entry that a peer has acknowledged to this leader; 0 if this node was
+        never the leader.
         """
         index: int = self._SyncObj__raftMatchIndex.get(peer_id, 0)
         return index
@@ -403,35 +407,35 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__raftMatchIndex[peer_id] = index
 
     def next_index(self, peer_id: int) -> int:
-        """The index of the entry to send to a peer next; 0 if this node was never the leader."""
+        """The index of the next entry to send to a peer; 0 if this node was never the leader."""
         index: int = self._SyncObj__raftNextIndex.get(peer_id, 0)
         return index
 
     def set_next_index(self, peer_id: int, index: int) -> None:
-        """Set the index of the entry to send to a peer next."""
+        """Set the index of the next entry to send to a peer."""
         self._SyncObj__raftNextIndex[peer_id] = index
 
     def responded_s(self, peer_id: int) -> float | None:
-        """The time, as `now_s` returns it, at which a peer last responded to this leader; None if this node was never
-        the leader.
+        """The time of the clock `now_s` at which a peer last responded to this leader; None if this node was never the
+        leader.
         """
         responded_s: float | None = self._SyncObj__lastResponseTime.get(peer_id)
         return responded_s
 
     def note_response(self, peer_id: int, responded_s: float) -> None:
-        """Record that a peer responded to this leader."""
+        """Set the time at which a peer last responded to this leader."""
         self._SyncObj__lastResponseTime[peer_id] = responded_s
 
     # Overrides of the library's methods; each calls a hook.
 
     def _send(self, node: _Peer, message: Message) -> None:
         if not self._hooks.send(node, message):
-            # The library ends a round of entries when a peer is not connected.
+            # The library sends no more entries in this round to a peer that is not connected.
             self._round_ended.add(node)
             self._SyncObj__connectedNodes.discard(node)
 
     def _SyncObj__generateRaftTimeout(self) -> float:
-        # The library calls this once before the hooks exist, for the deadline that `Elections` sets later.
+        # The library calls this once before the hooks are attached. `Elections` sets the deadline later.
         return self._hooks.election_timeout_s() if hasattr(self, "_hooks") else 0.0
 
     def _SyncObj__connectedToAnyone(self) -> bool:
@@ -473,7 +477,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return False
 
     def _SyncObj__tryLogCompaction(self) -> None:
-        """Do nothing: `ReplicatedState` takes snapshots and trims the log."""
+        """Do nothing, because `ReplicatedState` takes snapshots and trims the log."""
 
     def _checkCommandsToApply(self) -> None:
-        """Do nothing: proposals are appended or refused at once, never queued or forwarded."""
+        """Do nothing, because proposals are appended or refused at once, and never queued or forwarded."""

@@ -1,26 +1,28 @@
-"""Rules for when a voter with an empty directory may begin to vote.
+"""The rules by which a voter with an empty data directory begins to vote (joins).
 
-An empty voter is either new, or was wiped: then it may have voted in some term *t*, and may have acknowledged entries
-that are committed only because it did. If it voted again in *t*, or for a candidate that lacks those entries, a term
-could have two leaders, or a commit could be undone. It cannot know which of these it is, so it asks the other voters.
-Until one of the following is known it stores and acknowledges entries, but neither votes nor consents nor campaigns:
+An empty voter is either new or was wiped. A wiped voter may have voted in some term *t*, and may have acknowledged
+entries that are committed only because of its acknowledgement. If it voted again in *t*, or for a candidate that lacks
+these entries, a term could have two leaders, or a commit could be undone. An empty voter cannot know whether it was
+wiped, so it asks the other voters. It stores and acknowledges entries at once. But it does not vote, does not consent
+to pre-votes and does not start elections until one of the following facts is certain:
 
-- *The cluster is new*: every other voter responded that its term is 0 and its log is empty. Nobody
-  has ever voted or stored anything, this one included. All must respond, not a majority: with one of
-  three wiped, one never started and one down, a majority of empty voters would found a new cluster
-  beside the old one's last copy.
-- *It has caught up*: every other voter reported its term; a candidate raises its own term, durably,
-  before it asks for a vote, so the highest of these terms (the *floor*) is at or above every term this voter may have
-  voted in. After that, a leader sent it a commit index of its own term, and this voter's log reaches there: all
-  entries that it once helped to commit are in its log again. It then refuses every vote up to the floor.
+- *The cluster is new*: every other voter has responded that its term is 0 and its log is empty. So no voter, including
+  this one, has ever voted or stored an entry. A majority of responses is not enough. Suppose one of three voters was
+  wiped, one has never started, and one is down. Then a majority of empty voters would begin a new cluster, although the
+  voter that is down has the last copy of the old log.
+- *This voter has caught up*: every other voter has reported its term. A candidate raises its own term durably before it
+  requests votes, so the highest reported term (the *floor*) is at or above every term in which this voter may have
+  voted. Then a leader has sent a commit index of its own term, and this voter's log has all entries up to it. So all
+  entries that this voter may have helped to commit are in its log again. It refuses to vote in all terms up to the
+  floor.
 
-Asking all voters has a price: a wiped voter does not vote while another one is lost for good. If one of five voters is
-dead and one is wiped, three may vote. They are a majority, but tolerate no further failure until the dead voter is
-replaced or responds again.
+The disadvantage of requiring all responses is that a wiped voter does not vote while another voter is lost for good. If
+one of five voters is dead and one is wiped, the other three can vote. They are a majority, but tolerate no further
+failure until the dead voter is replaced or responds again.
 
-This assumes that a minority of voters is wiped at a time; Raft has no answer beyond that.
-An acknowledgement from before the wipe cannot count after the wiped voter has asked: a new connection from a voter
-ends the old one before the first frame of the new one is read.
+These rules assume that only a minority of voters is wiped at a time; otherwise Raft cannot be safe. An acknowledgement
+that the voter sent before it was wiped does not count any more once its first question has arrived, because a new
+connection from a voter closes the old one before the first message of the new connection is read.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class _LogEnd:
 
 
 class JoinRound:
-    """The responses of the other voters to the questions of one empty voter. It has no clock and no network."""
+    """The responses of the other voters to the JOIN_QUERY messages of one empty voter, without clock and network."""
 
     def __init__(self, other_voters: frozenset[int], *, round_number: int, genesis_index: int):
         self._others = other_voters
@@ -55,15 +57,15 @@ class JoinRound:
 
     @property
     def missing(self) -> list[int]:
-        """Voters that have not responded yet."""
+        """The other voters that have not responded yet."""
         return sorted(self._others - self._responses.keys())
 
     def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
-        """Record a voter's report of its term and log end. A report that it is empty is never replaced.
+        """Record the term and the last log index that a voter reported. Responses to another round are ignored.
 
-        If a voter was empty after this voter began to ask, the cluster had done nothing before, whatever that voter
-        does afterwards. If a voter reports several terms, the last one counts, because it is the highest and so the
-        safest.
+        The report of an empty voter is never replaced: it proves that the cluster had done nothing when this voter
+        began to ask, whatever happens later. Of several other reports the last one counts, because it has the highest
+        term, which is the safest.
         """
         if round_number != self.number or peer_id not in self._others:
             return
@@ -78,7 +80,7 @@ class JoinRound:
 
     @property
     def floor(self) -> int | None:
-        """The highest term in which this voter must not vote; None until every voter has responded."""
+        """The highest term in which this voter must not vote; None until every other voter has responded."""
         if self.missing:
             return None
         return max((response.term for response in self._responses.values()), default=0)
@@ -88,9 +90,7 @@ class JoinRound:
 
 
 class Joining:
-    """Decides when an empty voter may vote for the first time, and responds to the questions of other
-    empty voters.
-    """
+    """Decides when an empty voter may vote for the first time, and responds to the JOIN_QUERY of other empty voters."""
 
     def __init__(
         self, engine: Engine, elections: Elections, *, round_number: int, events: RaftEvents
@@ -102,17 +102,20 @@ class Joining:
             frozenset(engine.peer_ids), round_number=round_number, genesis_index=GENESIS_INDEX
         )
         self._query_s = 0.0
-        self._needed: int | None = None  # joining waits until this index is durable
+        # Set when this voter may join: the value of the write barrier's `durable` at which it reports that it joined.
+        self._needed: int | None = None
         self.announced = False
-        self._rounds_seen: dict[int, int] = {}  # the round of each voter that was seen joining
+        self._rounds_seen: dict[
+            int, int
+        ] = {}  # the last round number of each other voter that sent JOIN_QUERY
 
     @property
     def missing(self) -> list[int]:
-        """Voters whose responses this voter needs before it may vote."""
+        """The voters that must respond before this voter may vote."""
         return self._round.missing
 
     def step(self) -> None:
-        """Ask the other voters if a question is due, or report that this voter has joined."""
+        """Do what is due: ask the other voters, or report to the owner that this voter may vote."""
         if self._elections.may_vote:
             return
         if self._needed is not None:
@@ -130,15 +133,17 @@ class Joining:
                 self._engine.tell(peer_id, {"type": wire.JOIN_QUERY, "round": self._round.number})
 
     def peer_connected(self) -> None:
-        """Ask a voter at once, because it has become reachable and may not have responded yet."""
+        """Ask all voters again at the next step, because a voter has become reachable that may not have
+        responded yet.
+        """
         self._query_s = 0.0
 
     def on_join_query(self, peer_id: int, message: Message) -> None:
-        """Respond to an empty voter that asks for this voter's term and log end."""
+        """Respond to an empty voter with this voter's term and last log index."""
         engine = self._engine
         if self._rounds_seen.get(peer_id) != message["round"]:
-            # The voter may have lost entries that it had acknowledged, so its acknowledgements no longer count for
-            # commits.
+            # The empty voter may have lost entries that it acknowledged. So its earlier acknowledgements no longer
+            # count for commits.
             self._rounds_seen[peer_id] = message["round"]
             engine.set_match_index(peer_id, 0)
         engine.tell(
@@ -152,14 +157,16 @@ class Joining:
         )
 
     def on_join_reply(self, peer_id: int, message: Message) -> None:
-        """Handle a voter's response to the question of this voter."""
+        """Handle another voter's response to JOIN_QUERY."""
         if not self._elections.may_vote:
             self._round.respond(
                 peer_id, message["round"], message["term"], message["last_log_index"]
             )
 
     def after_append(self, leader_id: int, leader_commit: int) -> None:
-        """Join if the log now contains all entries up to the commit index that the leader of this term sent."""
+        """Join if this voter has caught up: its log has all entries up to the commit index that the leader sent, and
+        the last of them has the present term.
+        """
         engine = self._engine
         if self._elections.may_vote or self._needed is not None or engine.halted:
             return
@@ -173,10 +180,11 @@ class Joining:
             self._join(floor)
 
     def _join(self, floor: int) -> None:
-        """Allow this voter to vote in terms above `floor`, once the floor is durable."""
+        """Make durable that this voter does not vote in terms up to `floor`. After that it joins."""
         engine = self._engine
         if engine.term > 0 or floor > 0:
-            # This voter does not vote in its present term, because it may have voted in it and forgotten that.
+            # This voter must not vote in its present term, because it may have voted in this term before it was wiped.
+            # A vote for itself is stored instead.
             if floor > engine.term:
                 engine.follow_term(floor)
             if engine.vote is None:
@@ -185,7 +193,7 @@ class Joining:
         self._events.wake(0.0)
 
     def confirm_joined(self) -> None:
-        """Complete the join, because the lowest term for votes and the directory's `joined` are durable."""
+        """Begin to vote. The owner calls this when `joined` in the identity file is durable."""
         self._elections.may_vote = True
         if self._engine.term == 0:
             self._elections.campaign_soon()

@@ -1,15 +1,14 @@
-"""The rules by which a follower makes its log match the leader's.
+"""The rules by which a follower makes its log match the leader's log.
 
-pysyncobj appends the entries of append_entries. `LogMatching` stands in front of it and adds these rules:
+pysyncobj appends the entries of append_entries messages. `LogMatching` handles these messages first, and adds rules:
 
-- *Every message carries its term*: after a message of a higher term this node follows that term. A message of a lower
-  term is dropped, and its sender is told the current term.
-- *Prefix match before truncation*: entries that are in the log already are skipped. Only a real conflict
-  truncates the log, and truncating at or below what is committed or applied ends the process.
-- *A message raises the commit index to the last entry whose prefix it proved*, no further:
-  `prevLogIdx + len(entries)`. Later entries in this log may be of another leader.
-- *A slow disk limits what is accepted*: while more than a few windows of entries wait for the disk, no more entries
-  are appended.
+- *Terms*: after a message with a higher term, this node follows that term. A message with a lower term is dropped, and
+  the response has the current term.
+- *Prefix match before truncation*: entries that the log already has are skipped. Only a real conflict truncates the
+  log. If a committed or applied entry would be truncated, the process ends.
+- *Commit index*: a message raises the commit index at most to `prevLogIdx + len(entries)`, the last entry for which it
+  proves that both logs are equal. Later entries in this log may be those of another leader.
+- *Slow disk*: while too many bytes of entries wait for the disk, no more entries are appended.
 """
 
 from __future__ import annotations
@@ -27,16 +26,17 @@ class LogMatching:
         self._engine = engine
         self._elections = elections
         self._window_bytes_max = window_bytes_max
-        # Whether this append_entries has no new entries, so that nothing is truncated.
+        # Whether the message being handled has no new entries, so that nothing may be truncated.
         self._matched_all = False
 
     def on_append_entries(self, leader_id: int, message: Message) -> None:
-        """Append the new entries, unless too many bytes wait for the disk."""
+        """Handle append_entries: append the new entries, unless too many bytes wait for the disk."""
         log = self._engine.log
         if message["entries"] and log.unsynced_bytes > self._unsynced_bytes_max():
             message["entries"] = []
             if log.term_at(message["prevLogIdx"]) is None:
-                # After a refusal, the leader would send all entries again at once. The next heartbeat asks again.
+                # A refusal would make the leader send all entries again at once. So the message counts only as a
+                # heartbeat, and the leader repeats the question later.
                 if self.hear_leader(leader_id, message["term"]):
                     self.hear_heartbeat(leader_id, message["term"], commit_index=0)
                 return
@@ -50,7 +50,9 @@ class LogMatching:
             self._matched_all = False
 
     def hear_leader(self, leader_id: int, term: int) -> bool:
-        """Check the term of a leader's message. Returns whether it is from the present leader."""
+        """Check the term of a leader's message. Return whether the message is from the present leader, and if so,
+        record that the leader was heard.
+        """
         engine = self._engine
         if term < engine.term:
             self._tell_next_index(leader_id, 0, reset=False, success=False)
@@ -62,7 +64,7 @@ class LogMatching:
         return True
 
     def hear_heartbeat(self, leader_id: int, term: int, *, commit_index: int) -> None:
-        """Treat a message as a heartbeat, which proves nothing about the log."""
+        """Handle a message like a heartbeat that proves nothing about the log."""
         self._engine.receive(
             leader_id, {"type": wire.APPEND_ENTRIES, "term": term, "commit_index": commit_index}
         )
@@ -71,8 +73,8 @@ class LogMatching:
         return 4 * self._window_bytes_max
 
     def _skip_matching(self, message: Message) -> None:
-        """Remove from the message the entries that the log already has, and lower its commit index to what the message
-        proves.
+        """Remove from a message the entries that the log already has, and limit its commit index to the last entry for
+        which the message proves that both logs are equal.
         """
         entries = message["entries"]
         term_at = self._engine.log.term_at
@@ -92,20 +94,23 @@ class LogMatching:
         return min(int(message["commit_index"]), proven)
 
     def truncate_from(self, index: int) -> None:
-        """Remove the entries from `index` on, which are of another leader and were never committed."""
+        """Remove the entries from `index` on, which conflict with the leader's. If one of them is committed or applied,
+        end the process instead.
+        """
         if self._matched_all:
             return
         if index <= max(self._engine.commit_index, self._engine.applied):
-            self._engine.halt(f"entry {index} is committed and another leader replaces it")
+            self._engine.halt(f"entry {index} is committed, but the leader sent another entry")
             return
         self._engine.log.truncate_from(index)
 
     def respond_to_append(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
     ) -> None:
-        """Tell the leader from which entry to continue.
+        """Respond to append_entries with the index at which the leader must continue.
 
-        After a conflict this is the entry before all those with the conflicting term.
+        After a conflict the response skips all entries of the conflicting term, so that not every one of them needs a
+        round trip.
         """
         if next_index is None:
             next_index = self._engine.log.last_index + 1
@@ -114,11 +119,13 @@ class LogMatching:
         self._tell_next_index(leader_id, next_index, reset=reset, success=success)
 
     def _before_conflict(self, index: int) -> int:
-        """Return the index of the last entry before those that have the term of the conflicting entry at `index`."""
+        """Return the index of the first entry that has the same term as the conflicting entry at `index`, or of the
+        first entry that is not committed, if that is higher.
+        """
         log = self._engine.log
         floor = max(self._engine.commit_index, log.first_index) + 1
         if index < floor:
-            self._engine.halt(f"entry {index} is committed and the leader's is another")
+            self._engine.halt(f"entry {index} is committed, but the leader has another entry")
             return index
         position = index - log.first_index
         term = log.entries[position][2]

@@ -1,19 +1,20 @@
-"""One voter: the Raft engine, and the objects that decide for it. It does no I/O itself.
+"""One voter: the Raft engine, and the objects that implement its hooks. This code does no I/O itself.
 
     receive(peer, message) ---+                       +--> outbox --(write barrier)--> network
     propose(payload, epoch) --+--> step() -- engine --+--> barrier.start_write() -----> disk
     a write became durable ---+                       +--> apply --> events.applied, active, ...
 
-Time advances for the engine in `step` only; `events.wake` asks for a step soon after each `receive` or `propose`.
-All changes of one step leave in one write to the disk and one message to each peer.
+Timers are checked only in `step`. The owner must call `step` soon after each `receive` or `propose`, and whenever
+`events.wake` requests it. All changes of one step are written to the disk in one write, and sent in one message to each
+peer.
 
-An entry is first *noted*: it is in memory and in the log's buffer. It is *durable* when the write barrier reports
-that it is on the disk, and is *sent* to the peers only then. It is *committed* when a majority has acknowledged it
-in this term, and then *applied* in the order of the log.
+A new entry is first in memory and recorded for the next disk write. It is *durable* when the write barrier reports that
+it is on disk, and only then it is sent to the peers. It is *committed* when a majority has acknowledged it in this
+term. Then it is *applied*, in the order of the log.
 
-A leader that was elected becomes *active*, and takes proposals, when the no-op of its term is committed and
-applied. Its leadership ends when it sees a higher term or hears from no majority for too long; each pending
-proposal then fails with an unknown outcome.
+A node that was elected becomes the *active* leader, which accepts proposals, when the no-op entry of its term is
+committed and applied. Its leadership ends when it sees a higher term, or when a majority has not responded for too
+long. The outcome of all pending proposals is then unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 
 
 class RaftNode:
-    """One voter, as the code that does its I/O uses it. Its parts implement the hooks of the engine (`EngineHooks`)."""
+    """One voter without its I/O. Its parts implement the hooks of the engine (`EngineHooks`)."""
 
     def __init__(
         self,
@@ -66,10 +67,10 @@ class RaftNode:
         events: RaftEvents,
         fatal: Fatal,
     ) -> None:
-        """Load the snapshot and the log at once. Raises `CorruptStorage`.
+        """Load the snapshot and the log. Raises `CorruptStorage`.
 
-        `joined` is the value in the identity file of the directory. `queued_bytes(peer_id)` returns how many bytes the
-        network has not sent yet to a peer.
+        `joined` is the value in the identity file of the data directory. `queued_bytes(peer_id)` returns the number of
+        bytes that the network has buffered for a peer.
         """
         loaded = ReplicatedState.load(state_machine, snapshots, barrier.log)
         engine = self.engine = Engine(
@@ -152,10 +153,10 @@ class RaftNode:
             )
         )
 
-    # Methods by which the shell drives the node.
+    # Methods by which the owner drives the node.
 
     def step(self) -> None:
-        """Run the engine once, send the messages that are due, and start the write of recorded changes."""
+        """Run the engine once, send the messages that are due, and start the disk write of recorded changes."""
         engine = self.engine
         if engine.halted:
             return
@@ -178,42 +179,42 @@ class RaftNode:
             handler(peer_id, message)
 
     def became_durable(self) -> None:
-        """Send the messages that waited for a write, because it is durable now."""
+        """Send the messages that waited for the disk write that has ended."""
         engine = self.engine
         if engine.halted:
             return
         engine.outbox.flush()
         self.elections.became_durable()
-        # A follower without entries to apply needs no step now: its next tick is soon enough. Most of its writes end
-        # this way.
+        # A follower without entries to apply needs no step now, because its next tick is soon enough. This is the case
+        # after most of its writes.
         if engine.is_leader or engine.commit_index > engine.applied or not self.may_vote:
             self._events.wake(0.0)
 
     def peer_connected(self, peer_id: int) -> None:
-        """Record that the network is connected to a voter."""
+        """Record that the network is connected to another voter."""
         self.engine.connect(peer_id)
         self.joining.peer_connected()
         self._events.wake(0.0)
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """Record that the network lost the connection to a voter."""
+        """Record that the network lost the connection to another voter."""
         self.engine.disconnect(peer_id)
         self.elections.peer_disconnected(peer_id)
         self.replication.peer_disconnected(peer_id)
 
     def halt(self, reason: str, error: BaseException | None = None) -> None:
-        """Stop sending and end the process."""
+        """Stop sending messages, and end the process by calling `fatal`."""
         self.engine.halt(reason, error)
 
     def stop(self) -> None:
-        """Stop sending, without ending the process."""
+        """Stop sending messages, without ending the process."""
         self.engine.halted = True
 
-    # Requests of the shell.
+    # Requests of the owner.
 
     def propose(self, payload: bytes, epoch: int) -> int | None:
-        """Append an entry in the term `epoch`. Return its index, or None if this node is not the active leader of that
-        term.
+        """Append an entry with the term `epoch`. Return its index, or None if this node is not the active leader of
+        that term. The caller must call `step` soon.
         """
         engine = self.engine
         if engine.halted or not payload or self.active_epoch != epoch or engine.term != epoch:
@@ -223,36 +224,36 @@ class RaftNode:
         return index
 
     def confirm_leadership(self, confirmed: Confirmed) -> None:
-        """Call `confirmed` in the way that `Elections.confirm_leadership` describes. The caller must call
-        `step` soon.
-        """
+        """Call `confirmed` with the result of `Elections.confirm_leadership`. The caller must call `step` soon."""
         self.elections.confirm_leadership(confirmed)
 
     def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
-        """Return applied entries from `from_index` on; None if they are no longer in the log."""
+        """Return at most `count_max` applied entries from `from_index` on. Return None if the log no
+        longer has them.
+        """
         return self.state.entries(from_index, count_max)
 
     def best_successor(self) -> int | None:
-        """Return a peer that has the whole log, to which leadership can be handed over; None if there is none."""
+        """Return a peer that has the whole log, so that leadership can be handed over to it, or None."""
         return self.replication.best_successor()
 
     def hand_over(self, peer_id: int) -> None:
-        """Ask a peer to campaign at once, so that it becomes the leader."""
+        """Ask a peer to start an election at once, so that it becomes the leader."""
         self.engine.tell(peer_id, {"type": wire.TIMEOUT_NOW, "term": self.term})
 
     def resign(self) -> None:
-        """Stop being the leader."""
+        """Become a follower in the same term."""
         self.engine.step_down()
 
     def confirm_joined(self) -> None:
-        """Complete the join, because the state that `events.joined` asked to be stored is durable."""
+        """Begin to vote. The owner calls this when it has stored durably that this voter has joined."""
         self.joining.confirm_joined()
 
-    # Properties that the shell reports.
+    # Properties for status and metrics.
 
     @property
     def may_vote(self) -> bool:
-        """Whether this voter may vote: False while it may have forgotten earlier votes."""
+        """Whether this voter may vote. False while it may have lost earlier votes (`joining.py`)."""
         return self.elections.may_vote
 
     @property
@@ -292,16 +293,16 @@ class RaftNode:
 
     @property
     def snapshot(self) -> SnapshotId | None:
-        """The newest snapshot of this node."""
+        """The newest snapshot of this node; None if there is none."""
         return self.state.snapshot
 
     def is_connected(self, peer_id: int) -> bool:
-        """Return whether the network is connected to a voter."""
+        """Return whether the network is connected to another voter."""
         return self.engine.is_connected(peer_id)
 
     def progress_of(self, peer_id: int) -> tuple[int, int, float]:
-        """Return a voter's match index, its next index, and the seconds since its last response. Only a leader knows
-        them.
+        """Return the match index and next index of another voter, and the seconds since its last response. These values
+        are valid only on the leader.
         """
         engine = self.engine
         responded_s = engine.responded_s(peer_id)
@@ -309,10 +310,10 @@ class RaftNode:
         return engine.match_index(peer_id), engine.next_index(peer_id), silent_s
 
     def is_sending_snapshot_to(self, peer_id: int) -> bool:
-        """Return whether a snapshot is being sent to a voter."""
+        """Return whether this leader is sending a snapshot to another voter."""
         return self.snapshot_sending.is_sending_to(peer_id)
 
-    # Hooks of the engine that concern several parts.
+    # Hooks of the engine that involve several parts.
 
     def _on_append_entries(self, leader_id: int, message: Message) -> None:
         leader_commit = message["commit_index"]

@@ -1,9 +1,9 @@
-"""The interface of the quorum to the rest of the process: start and stop, proposals, leadership, committed entries,
+"""The interface of the quorum to the rest of the process: start and stop, proposals, leadership, committed entries, and
 status.
 
-A proposal that is appended ends in exactly one of three ways: *applied* (the entry at its offset has its
-term), *unknown* (leadership ended, or the caller's time ran out, or a snapshot covers it), or
-*cancelled* by the caller.
+A proposal that was appended ends in exactly one of three ways. It is *applied*: the entry at its offset has its term.
+Its outcome is *unknown*: the leadership ended, the timeout passed, or a snapshot replaced the entry. Or the caller
+*cancelled* the call.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _OPEN_PAUSE_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class HeldProposal:
-    """A proposal that is not appended yet, because it arrived while leadership was handed over."""
+    """A proposal that is not appended yet, because it arrived while this node was handing over its leadership."""
 
     payload: bytes
     epoch: int
     admitted: asyncio.Future[tuple[int, asyncio.Future[int]]]
 
     def admit(self, append: Callable[[bytes, int], tuple[int, asyncio.Future[int]]]) -> None:
-        """Append the proposal, unless its caller no longer waits. `NotLeader` is raised in the caller."""
+        """Append the proposal, unless its caller no longer waits. If `append` raises NotLeader, the caller gets it."""
         if self.admitted.done():
             return
         try:
@@ -69,7 +69,7 @@ class _Pending:
 
 
 class PendingProposals:
-    """Proposals that are appended and not applied yet. `Quorum` bounds `count` and `payload_bytes`."""
+    """The proposals that are appended and not applied yet. `Quorum` limits `count` and `payload_bytes`."""
 
     def __init__(self) -> None:
         self._by_offset: dict[int, _Pending] = {}
@@ -80,7 +80,7 @@ class PendingProposals:
         return len(self._by_offset)
 
     def add(self, offset: int, epoch: int, payload_bytes: int) -> asyncio.Future[int]:
-        """Return a future for a proposal. Once the entry is applied, the future's result is the entry's offset."""
+        """Add a proposal, and return its future. The result of the future is the entry's offset, once it is applied."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         assert offset not in self._by_offset, offset
         self._by_offset[offset] = _Pending(epoch, payload_bytes, future)
@@ -88,22 +88,22 @@ class PendingProposals:
         return future
 
     def applied(self, offset: int, epoch: int) -> None:
-        """Complete the proposal of the entry at `offset`, which was applied and has the term `epoch`."""
+        """Complete the proposal for `offset`, because the entry at this offset, with the term `epoch`, was applied."""
         pending = self._remove(offset)
         if pending is None or pending.future.done():
             return
         if pending.epoch == epoch:
             pending.future.set_result(offset)
         else:
-            pending.future.set_exception(_unknown(offset, "another leader's entry replaced it"))
+            pending.future.set_exception(_unknown(offset, "an entry of another leader replaced it"))
 
     def restored(self, offset: int) -> None:
-        """Fail the proposals up to `offset` with an unknown outcome, because a snapshot replaced their entries."""
+        """Fail the proposals up to `offset` with OutcomeUnknown, because a snapshot replaced their entries."""
         for waiting in [waiting for waiting in self._by_offset if waiting <= offset]:
             self._fail(waiting, "a snapshot replaced the entry")
 
     def fail_all(self, reason: str) -> None:
-        """Fail every proposal with an unknown outcome."""
+        """Fail all proposals with OutcomeUnknown."""
         for offset in list(self._by_offset):
             self._fail(offset, reason)
 
@@ -126,14 +126,14 @@ class PendingProposals:
 
 
 def _unknown(offset: int, reason: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"whether entry {offset} is committed is not known: {reason}")
+    return OutcomeUnknown(f"it is not known whether entry {offset} is committed: {reason}")
 
 
 class Quorum:
-    """One voter: a replicated log, elections, and the state machine that replays the log.
+    """One voter: a replicated log, elections, and the state machine to which the log is applied.
 
-    Everything runs on the event loop that called `start`; disk writes run on two threads. `fatal` is called with an
-    error that must end the process. The default ends it at once; tests replace it.
+    All methods run on the event loop on which `start` was called. Disk writes run on two threads. `fatal` is called
+    with an error after which the process must end. By default it ends the process at once; tests replace it.
     """
 
     def __init__(
@@ -156,20 +156,20 @@ class Quorum:
         self._stopping = False
 
     async def start(self) -> None:
-        """Load the snapshot and the log, open the listener, and take part in the quorum. The directory must be
-        formatted.
+        """Load the snapshot and the log, open the listener, and take part in the quorum.
 
-        Raises `StorageMismatch`, `CorruptStorage`, `InsecureListener`, `OSError` (port in use).
+        Raises `StorageMismatch` (for example, the directory is not formatted), `CorruptStorage`, `InsecureListener`, or
+        `OSError` (the port is in use).
         """
         self._loop = asyncio.get_running_loop()
         await self._voter.open()
         self._started = True
 
     async def stop(self) -> None:
-        """Hand leadership over, for a limited time, fail pending proposals with an unknown outcome, and close
-        everything.
+        """Try to hand over the leadership for a limited time, fail pending proposals with OutcomeUnknown, and close all
+        files and connections.
 
-        It does nothing if `start` failed, because `start` then has closed everything itself.
+        If `start` failed, do nothing, because `start` has closed everything itself.
         """
         if self._stopping or not self._started:
             return
@@ -183,27 +183,31 @@ class Quorum:
     # Proposals.
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
-        """Replicate one entry. Return its offset once it is committed and applied here.
+        """Replicate one entry. Return its offset when it is committed and applied on this node.
 
-        `epoch` is the term in which the caller decided: the entry is never appended in another term. Raises
-        `NotLeader`, `ProposalTooLarge`, `QuorumOverloaded` (nothing was appended) or `OutcomeUnknown` (leadership
-        lost, or `timeout_s` passed). An empty payload is refused with ValueError: it stands for a leader's no-op in
-        the feed.
+        `epoch` is the term in which the caller made the decision. The entry is never appended in another term.
+
+        Raises:
+            NotLeader, ProposalTooLarge, QuorumOverloaded: The entry was not appended.
+            OutcomeUnknown: The leadership ended or `timeout_s` passed before the entry was applied.
+            ValueError: The payload is empty. In the feed an empty payload means a leader's no-op.
         """
         settings = self._settings
         if not payload:
             raise ValueError("a proposal must not be empty")
         if len(payload) > settings.proposal_bytes_max:
             raise ProposalTooLarge(
-                f"a proposal of {len(payload)} bytes is over the limit of"
-                f" {settings.proposal_bytes_max}: split it"
+                f"a proposal of {len(payload)} bytes is above the limit of"
+                f" {settings.proposal_bytes_max} bytes: divide it"
             )
         held = len(self._held) if self._held is not None else 0
         if (
             self._pending.count + held >= settings.pending_proposals_max
             or self._pending.payload_bytes + len(payload) > settings.pending_bytes_max
         ):
-            raise QuorumOverloaded(f"{self._pending.count} proposals wait for their commit")
+            raise QuorumOverloaded(
+                f"{self._pending.count} proposals are not committed yet: try again later"
+            )
         if self._held is not None:
             waiting = HeldProposal(payload, epoch, self._loop.create_future())
             self._held.append(waiting)
@@ -219,7 +223,7 @@ class Quorum:
             self._pending.forget(offset, epoch)
 
     def _append(self, payload: bytes, epoch: int) -> tuple[int, asyncio.Future[int]]:
-        """Append a proposal now. Returns its offset, and a future that is done when it is applied. Raises
+        """Append a proposal now. Return its offset, and a future that is done when the entry is applied. Raises
         `NotLeader`.
         """
         offset = self._voter.node.propose(payload, epoch)
@@ -232,11 +236,14 @@ class Quorum:
         return offset, self._pending.add(offset, epoch, len(payload))
 
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
-        """Return when a majority has confirmed that no other voter was elected before this call.
+        """Return when a majority has confirmed that no other voter was elected leader before this call.
 
-        So no voter had applied more entries than this node when the call began. All callers that wait share one round
-        trip to the other voters; nothing is written. Raises `NotLeader` if this node is not the leader or its
-        leadership ends before that, and `LeadershipUnconfirmed` if `timeout_s` passed.
+        So no voter had applied entries that this node lacked when the call began. All callers that wait share one round
+        trip to the other voters, and no entry is written.
+
+        Raises:
+            NotLeader: This node is not the leader, or its leadership ended before the confirmation.
+            LeadershipUnconfirmed: `timeout_s` passed.
         """
         node = self._voter.node
         confirmed: asyncio.Future[bool] = self._loop.create_future()
@@ -256,7 +263,7 @@ class Quorum:
         except TimeoutError:
             raise LeadershipUnconfirmed(
                 f"no majority of the controllers {sorted(self._settings.voters)} confirmed within"
-                f" {timeout_s} s that controller {self._settings.node_id} still leads: ask again"
+                f" {timeout_s} s that controller {self._settings.node_id} still leads: try again"
             ) from None
         if not is_confirmed:
             raise NotLeader(
@@ -269,19 +276,20 @@ class Quorum:
     def add_leadership_listener(
         self, *, on_active: Callable[[int], None], on_resigned: Callable[[int], None]
     ) -> None:
-        """Call `on_active(epoch)` when this node is the leader and has applied the no-op entry of its term.
+        """Add functions that are called when this node becomes the active leader, and when its leadership ends.
 
-        `on_resigned(epoch)` is called as soon as the leadership ends, after every pending proposal has failed. Both run
-        on the event loop; an exception in them ends the process. Add listeners before `start`.
+        `on_active(epoch)` is called when this node is the leader of term `epoch` and has applied the no-op entry of
+        this term. `on_resigned(epoch)` is called as soon as the leadership ends, after all pending proposals have
+        failed. Both run on the event loop, and an exception in one of them ends the process. Add listeners before
+        `start`.
         """
         self._listeners.append((on_active, on_resigned))
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Hand leadership over to the peer that is the furthest in the log. Returns False if this node was not the
-        leader, or still is the leader at the end.
+        """Hand over the leadership to a peer that has the whole log, within `timeout_s`. Return whether this succeeded.
 
-        Proposals wait during that time, in their order, so that the peer can receive the whole log. Then they are
-        appended, or refused because another node is the leader.
+        New proposals wait in order until the end of the call, so that a peer can receive the whole log. Then they are
+        appended, or refused because another node is the leader. If this node is not the leader, return False.
         """
         if not self._started or not self._voter.node.is_leader or self._held is not None:
             return False
@@ -324,7 +332,7 @@ class Quorum:
 
     @property
     def active_epoch(self) -> int | None:
-        """The term in which this node is the active leader; None if it is not."""
+        """The term in which this node is the active leader; None if it is not the active leader."""
         return self._voter.node.active_epoch
 
     @property
@@ -334,23 +342,23 @@ class Quorum:
 
     @property
     def applied(self) -> int:
-        """The index of the last entry that was applied to the state machine; it is never above `commit_index`."""
+        """The index of the last entry that was applied to the state machine. It is never above `commit_index`."""
         return self._voter.node.applied
 
     @property
     def disk_wait_s(self) -> float:
-        """For how many seconds the present disk write has been in progress; 0 if there is none."""
+        """The seconds since the disk write in progress started; 0 if there is none."""
         return self._voter.barrier.waited_ns / 1e9
 
     @property
     def listen_port(self) -> int:
-        """The port of the listener for other voters, after `start`."""
+        """The port of the listener for other voters. It is known after `start`."""
         return self._voter.network.port
 
     # The feed of committed entries.
 
     async def wait_applied(self, offset: int, timeout_s: float) -> int:
-        """Wait until `applied >= offset`, but for at most `timeout_s`. Returns `applied` in both cases."""
+        """Wait until `applied` is at least `offset`, for at most `timeout_s`. Return `applied` in both cases."""
         if self.applied < offset and not self._stopping:
             future: asyncio.Future[None] = self._loop.create_future()
             waiter = (offset, future)
@@ -361,10 +369,10 @@ class Quorum:
         return self.applied
 
     def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
-        """Return applied entries from `from_offset` on, of at most `bytes_max` (but at least one entry).
+        """Return applied entries from `from_offset` on: at most `bytes_max` bytes, but at least one entry.
 
-        Returns an empty result if there are none yet, and None if the log is trimmed there; use `latest_snapshot`
-        then.
+        The result is empty if no such entry is applied yet. Return None if the log no longer has the entry at
+        `from_offset`; the caller must then use `latest_snapshot`.
         """
         entries = self._voter.node.entries(from_offset, _FEED_ENTRIES_MAX)
         if entries is None:
@@ -379,10 +387,10 @@ class Quorum:
         return taken
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """Return the newest snapshot on disk, or None if none was taken yet (then the log is complete).
+        """Return the newest snapshot on disk. Return None if there is none; the log then has all entries.
 
-        Callers share one copy in memory while any of them holds it. Raises OSError when the file cannot
-        be read, or was removed.
+        Callers share one copy in memory while any of them uses it. Raises OSError if the file cannot be read, and
+        CorruptStorage if it is damaged.
         """
         async with self._snapshot_reading:
             snapshot_id = self._voter.snapshots.current
@@ -400,7 +408,8 @@ class Quorum:
             tries += 1
             if tries >= _OPEN_TRIES_MAX:
                 raise FileNotFoundError(
-                    f"the snapshot file in {self._settings.data_dir} no longer exists; the controller did not delete it"
+                    f"the snapshot file in {self._settings.data_dir} does not exist, although the controller did not"
+                    " delete it"
                 )
             await asyncio.sleep(_OPEN_PAUSE_S)  # the file is being replaced at this moment
         try:
@@ -410,7 +419,7 @@ class Quorum:
         return opened.snapshot, StateSnapshot(opened.snapshot.offset, opened.snapshot.epoch, data)
 
     def status(self) -> QuorumStatus:
-        """Return all values that metrics and status pages show, as of one moment."""
+        """Return the present values for metrics and for descriptions of the quorum."""
         node, log, latency = self._voter.node, self._voter.log, self._voter.barrier.latency
         snapshot = node.snapshot
         return QuorumStatus(
@@ -471,9 +480,7 @@ class Quorum:
 
 
 class _Relay:
-    """Passes the voter's events (`VoterEvents`) on to proposals, to listeners, and to callers that wait for
-    entries.
-    """
+    """Implements `VoterEvents`: passes the events of the voter to pending proposals, listeners and waiting callers."""
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
@@ -490,7 +497,7 @@ class _Relay:
             on_active(epoch)
 
     def resigned(self, epoch: int) -> None:
-        self._quorum._pending.fail_all("this controller does not lead any more")
+        self._quorum._pending.fail_all("this controller is no longer the leader")
         for _, on_resigned in self._quorum._listeners:
             on_resigned(epoch)
 

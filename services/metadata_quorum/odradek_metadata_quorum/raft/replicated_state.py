@@ -1,15 +1,15 @@
-"""The state machine on this voter: applying committed entries, taking snapshots and installing the leader's.
+"""The state machine of this voter: it applies committed entries, takes snapshots, and installs the leader's snapshots.
 
-- *Applying*: committed and durable entries, in order, a limited number in each step. An entry that cannot be applied,
-  or a gap before it, ends the process, because skipping it would make this voter's state differ from others'. The
-  applied index is never above the durable one: a single voter thus waits for its own disk, and a snapshot never
-  contains an entry that this node's log lacks.
-- *Taking snapshots*: every so many entries or bytes the state is captured on the event loop, encoded and
-  written on the snapshots' disk queue; then the log is trimmed, except for entries that slow followers may still
-  need. A snapshot that is larger than other voters accept, or that does not fit on the disk, is not kept: the voter
-  continues, keeps its log, and tries again after the same number of entries.
-- *Installing the leader's snapshot*: it is decoded on the snapshots' thread and replaces the state on the
-  loop. If the log agrees with it, the entries after it stay.
+- *Applying*: entries that are committed and durable are applied in order, a limited number in each step. If an entry
+  cannot be applied, or entries are missing before it, the process ends, because this voter's state would differ from
+  the state of other voters. The applied index is never above the durable index. So a single voter waits for its own
+  disk, and a snapshot never includes an entry that this node's log lacks.
+- *Taking snapshots*: after a number of entries or bytes, the state is captured on the event loop, and is encoded and
+  written on the disk queue for snapshots. Then the log is trimmed, except for entries that slow followers may still
+  need. A snapshot that is larger than other voters accept, or for which the disk has no space, is not stored. The voter
+  then keeps its log, and takes the next snapshot after the same number of entries.
+- *Installing the leader's snapshot*: the snapshot is decoded on the thread for snapshots, and replaces the state on the
+  event loop. If the log has the snapshot's last entry, the entries after it stay in the log.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from odradek_metadata_quorum.storage.snapshot_store import (
 )
 from odradek_metadata_quorum.storage.write_ahead_log import GENESIS_INDEX, WriteAheadLog
 
-# Most entries applied in one step, so that other work has its turn in between.
+# The most entries that are applied in one step, so that other work can run between two steps.
 APPLY_ENTRIES_MAX: Final = 1_000
-# Most bytes of entries applied in one step, not counting the last entry. Replaying them takes about 50 ms.
+# The most bytes of entries that are applied in one step, not counting the last entry. That takes about 50 ms.
 APPLY_BYTES_MAX: Final = 256 << 10
 
 
@@ -50,7 +50,7 @@ class ReplicatedState:
         events: RaftEvents,
         loaded: tuple[int, int],
     ) -> None:
-        """`loaded` is what `load` returned."""
+        """`loaded` is the result of `load`."""
         self._engine = engine
         self._log = engine.log
         self._state_machine = state_machine
@@ -70,10 +70,10 @@ class ReplicatedState:
     def load(
         state_machine: StateMachine, snapshots: SnapshotStore, log: WriteAheadLog
     ) -> tuple[int, int]:
-        """Restore the newest snapshot, and make the log continue from it. Returns the (index, term) of the snapshot's
-        last entry.
+        """Restore the newest snapshot, and make the log continue from it. Return (index, term) of the snapshot's last
+        entry, or of the genesis entry if there is no snapshot.
 
-        This runs before the engine reads the log, so that a node never votes before it knows everything on its disk.
+        This must run before the engine is created, so that the node knows everything on its disk before it votes.
         Raises `CorruptStorage`.
         """
         data = snapshots.read_current()
@@ -81,8 +81,8 @@ class ReplicatedState:
         if data is None or snapshot is None:
             if log.first_index != GENESIS_INDEX:
                 raise CorruptStorage(
-                    f"the log starts after entry {log.first_index}, but there is no snapshot"
-                    " of the earlier entries"
+                    f"the log starts after entry {log.first_index}, but no snapshot includes"
+                    " the earlier entries"
                 )
             return GENESIS_INDEX, 0
         if snapshot.offset < log.first_index:
@@ -92,12 +92,14 @@ class ReplicatedState:
             )
         state_machine.restore(snapshot.offset, snapshot.epoch, data)()
         if log.term_at(snapshot.offset) != snapshot.epoch:
-            # The process crashed after the snapshot was installed and before the log was reset: finish that.
+            # The process crashed between installing the snapshot and resetting the log, so the log is reset now.
             log.reset(snapshot.offset, snapshot.epoch)
         return snapshot.offset, snapshot.epoch
 
     def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
-        """Return applied entries from `from_index` on; None if they are no longer in the log."""
+        """Return at most `count_max` applied entries from `from_index` on. Return None if the log no
+        longer has them.
+        """
         first = self._log.first_index
         if from_index <= first:
             if first != GENESIS_INDEX:
@@ -109,7 +111,7 @@ class ReplicatedState:
     # Applying.
 
     def apply_committed(self) -> None:
-        """Apply entries that are committed and durable, up to a limit for each step."""
+        """Apply the next entries that are committed and durable, up to the limits of one step."""
         engine = self._engine
         applied = engine.applied
         end = min(engine.commit_index, self._log.synced_index, applied + APPLY_ENTRIES_MAX)
@@ -119,12 +121,14 @@ class ReplicatedState:
     def _apply(self, applied: int, end: int) -> None:
         engine, first = self._engine, self._log.first_index
         if applied < first:
-            engine.halt(f"entry {applied + 1} is missing, the log starts after {first}")
+            engine.halt(
+                f"entry {applied + 1} is missing, because the log starts after entry {first}"
+            )
             return
         applied_bytes = 0
         for command, index, term in self._log.entries[applied + 1 - first : end + 1 - first]:
             if index != applied + 1:
-                engine.halt(f"entry {applied + 1} is missing, the next one is {index}")
+                engine.halt(f"entry {applied + 1} is missing, the next entry in the log is {index}")
                 return
             if command[:1] == COMMAND_REGULAR:
                 try:
@@ -134,7 +138,7 @@ class ReplicatedState:
                     return
             elif command[:1] != COMMAND_NO_OP:
                 engine.halt(
-                    f"entry {index} is of kind {command[0]}, which a newer program wrote: start this"
+                    f"entry {index} has the unknown kind {command[0]}, so a newer program wrote it: start this"
                     " controller with that program"
                 )
                 return
@@ -147,7 +151,7 @@ class ReplicatedState:
                 end = index
                 break
         if applied != end:
-            engine.halt(f"entries up to {end} are committed, the log ends at {applied}")
+            engine.halt(f"entries up to {end} are committed, but the log ends at entry {applied}")
             return
         if min(engine.commit_index, self._log.synced_index) > end:
             self._events.wake(0.0)
@@ -186,10 +190,7 @@ class ReplicatedState:
 
     @staticmethod
     def _may_store(size: int, size_max: int) -> bool:
-        """Return whether other voters would accept a snapshot of this size.
-
-        A larger one is of no use to them and is not kept.
-        """
+        """Return whether a snapshot of this size is stored. Other voters would refuse a larger one."""
         return size <= size_max
 
     def _snapshot_written(self, written: tuple[int, SnapshotId | OSError | None]) -> None:
@@ -206,7 +207,9 @@ class ReplicatedState:
         self._trim_behind(snapshot.offset)
 
     def _trim_behind(self, offset: int) -> None:
-        """Remove the entries from the log that a snapshot covers, except those that slow followers may still need."""
+        """Remove entries up to `offset` from the log, because a snapshot includes them. Entries that slow followers may
+        still need stay.
+        """
         first, entries = self._log.first_index, self._log.entries
         index = max(first, offset - self._limits.snapshot_entries_min)
         kept_bytes = sum(len(entry[0]) for entry in entries[index - first : offset - first])
@@ -220,13 +223,14 @@ class ReplicatedState:
     # Installing the leader's snapshot.
 
     def is_stale(self, snapshot: SnapshotId) -> bool:
-        """Return whether all entries that a snapshot covers are already applied."""
+        """Return whether this node has already applied all entries that a snapshot includes."""
         return snapshot.offset <= self._engine.applied
 
     def decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot. This runs on the snapshots' thread.
+        """Decode a snapshot. This runs on the thread for snapshots.
 
-        Returns a function that replaces the state or, if decoding failed, raises.
+        Return a function that replaces the state or, if decoding failed, raises the exception. It must be called on the
+        event loop.
         """
         try:
             return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)
@@ -239,12 +243,17 @@ class ReplicatedState:
         return fail
 
     def install(self, snapshot: SnapshotId, replace_state: Callable[[], None]) -> None:
-        """Replace this node's state by a snapshot that is complete, checked and durable."""
+        """Replace this node's state by a leader's snapshot that is complete, checked and durable.
+
+        `replace_state` is the result of `decode`.
+        """
         engine = self._engine
         try:
             replace_state()
         except Exception as error:
-            engine.halt(f"the state machine refused snapshot {snapshot.offset}", error)
+            engine.halt(
+                f"the state machine failed to load the snapshot at entry {snapshot.offset}", error
+            )
             return
         if self._log.term_at(snapshot.offset) == snapshot.epoch:
             self._keep_tail(snapshot)
@@ -257,5 +266,5 @@ class ReplicatedState:
         self._events.restored(snapshot.offset, snapshot.epoch)
 
     def _keep_tail(self, snapshot: SnapshotId) -> None:
-        """Keep the entries after the snapshot in the log, because they may have been acknowledged."""
+        """Trim the log, but keep the entries after the snapshot, because this node may have acknowledged them."""
         self._trim_behind(snapshot.offset)

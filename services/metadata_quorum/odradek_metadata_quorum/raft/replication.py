@@ -1,14 +1,14 @@
-"""How the leader sends entries to its followers.
+"""The leader's side of log replication: which entries, heartbeats and snapshots it sends to its followers.
 
-pysyncobj keeps a next index for each follower and sends entries from there on. `Replication` adds:
+pysyncobj has a next index for each follower and sends entries from that index on. `Replication` adds these rules:
 
 - A follower whose next entry was trimmed from the log gets a snapshot instead of entries.
-- A follower has at most a *window* of entries in flight. Entries that have left this node's queues take memory at the
-  follower until they are on its disk, and a follower whose disk hangs acknowledges nothing. So an entry counts until
-  it is acknowledged, not until it leaves the queue.
-- While entries wait for this voter's disk, all followers get heartbeats that name an earlier entry, which is on the
-  disk. So a leader with a slow disk is not taken for a silent one.
-- An acknowledgement counts only in the term in which it was given, and only for that term's leader.
+- At most a *window* of entries is sent to a follower and not acknowledged. Entries that were sent need memory at the
+  follower until they are on its disk, and a follower whose disk hangs acknowledges nothing. So an entry counts until it
+  is acknowledged, and not only until it is sent.
+- While new entries wait for this voter's disk, all followers get heartbeats that name an earlier entry, which is on
+  disk. Otherwise followers could not distinguish a leader with a slow disk from a dead one.
+- An acknowledgement counts only if it was given in the present term and this node is the leader of this term.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from odradek_metadata_quorum.raft.shell import RaftEvents
 from odradek_metadata_quorum.raft.snapshots import SnapshotSending
 from odradek_metadata_quorum.storage.log_recovery import Entry
 
-# Followers learn of a commit with the next entries, or after this time.
+# If no new entries follow, a new commit index is sent to followers after this time.
 COMMIT_NOTICE_S: Final = 0.002
 
 
 class SendWindow:
-    """Counts the bytes of entries that were sent to one follower and that it has not acknowledged.
+    """Counts the bytes of entries that were sent to one follower and that the follower has not acknowledged.
 
-    It is cleared when the connection ends, or when the follower asks to continue at another entry: then the entries
-    that were sent are lost, or will be sent again.
+    The count is cleared when the connection ends, or when the follower asks to continue at another entry. In both cases
+    the sent entries are lost or will be sent again.
     """
 
     def __init__(self) -> None:
-        # (last index, bytes) of each unacknowledged message.
+        # (index of the last entry, bytes of all entries) of each unacknowledged message
         self._sent: deque[tuple[int, int]] = deque()
         self.bytes = 0
 
@@ -47,12 +47,12 @@ class SendWindow:
         self.bytes += size
 
     def acknowledged(self, index: int) -> None:
-        """Remove the entries up to `index`, which the follower has on its disk."""
+        """Remove the entries up to `index`, because the follower has acknowledged them."""
         while self._sent and self._sent[0][0] <= index:
             self.bytes -= self._sent.popleft()[1]
 
     def clear(self) -> None:
-        """Forget all sent entries."""
+        """Remove all entries."""
         self._sent.clear()
         self.bytes = 0
 
@@ -60,7 +60,7 @@ class SendWindow:
 class Replication:
     """The part of a leader that sends append_entries.
 
-    `queued_bytes(peer_id)` returns how many bytes the network has not sent yet to a peer.
+    `queued_bytes(peer_id)` returns the number of bytes that the network has buffered for a peer.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class Replication:
     # Sending.
 
     def before_leading(self) -> None:
-        """Reset the state of all followers when a leadership begins."""
+        """Reset the state of all followers, because this node was elected leader."""
         for window in self._windows.values():
             window.clear()
         self._sent_last_index = self._sent_commit_index = 0
         self._beat_due_s = 0.0
 
     def send_due(self) -> None:
-        """Send new entries at once. If only the commit index is new, send it a little later, because entries usually
-        follow soon, and their message contains the commit index.
+        """Send new entries at once. If only the commit index is new, send it after COMMIT_NOTICE_S, because new entries
+        usually follow soon, and their message has the commit index, too.
         """
         engine = self._engine
         if not engine.barrier.clean:
@@ -114,8 +114,8 @@ class Replication:
                 self.replicate()
 
     def replicate(self) -> None:
-        """Send entries or a heartbeat to all followers. Those that cannot receive entries get a chunk of a snapshot, or
-        a heartbeat.
+        """Send entries or a heartbeat to each connected follower. A follower whose next entry was trimmed gets a chunk
+        of a snapshot. A follower whose window is full gets a heartbeat.
         """
         engine = self._engine
         self._resend = False
@@ -137,7 +137,7 @@ class Replication:
         self._probe(full)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send a message of the engine. Returns False if it filled the peer's window."""
+        """Send a message of the engine to a peer. Return False if the peer's window is full now."""
         if message["type"] == wire.APPEND_ENTRIES:
             entries = message["entries"]
             if entries:
@@ -153,13 +153,15 @@ class Replication:
         return True
 
     def is_full(self, peer_id: int) -> bool:
-        """Return whether a peer gets no entries until it has acknowledged some."""
+        """Return whether a peer's window is full, so that it gets no entries until it has acknowledged some."""
         waiting = self._engine.outbox.waiting_bytes(peer_id) + self._queued_bytes(peer_id)
         window_max = self._window_bytes_max
         return waiting > window_max or self._windows[peer_id].bytes > window_max
 
     def _probe(self, peer_ids: list[int]) -> None:
-        """Send a heartbeat instead of entries, which also asks whether the last entry that was sent has arrived."""
+        """Send heartbeats to followers whose windows are full. A second heartbeat names the last entry that was sent,
+        so that the follower's response shows whether that entry has arrived.
+        """
         engine = self._engine
         now_s = engine.now_s()
         if not peer_ids or now_s < self._probe_due_s:
@@ -174,7 +176,7 @@ class Replication:
                 engine.tell(peer_id, {**heartbeat, "prevLogIdx": last_sent, "prevLogTerm": term})
 
     def _beat(self) -> None:
-        """Send additional heartbeats, because those of the engine may all wait behind new entries."""
+        """Send additional heartbeats, because the engine's own messages may all wait for the disk with new entries."""
         engine = self._engine
         now_s = engine.now_s()
         if now_s < self._beat_due_s:
@@ -185,8 +187,8 @@ class Replication:
                 engine.tell(peer_id, self._heartbeat(peer_id))
 
     def _heartbeat(self, peer_id: int) -> Message:
-        """Return an append_entries message without entries. It names an entry that both ends have, as far as this node
-        knows.
+        """Return an append_entries message without entries. Its prevLogIdx is an entry that is on this node's disk and
+        that, as far as this node knows, the peer also has.
         """
         engine = self._engine
         first, match = engine.log.first_index, engine.match_index(peer_id)
@@ -205,14 +207,16 @@ class Replication:
     # Responses.
 
     def on_next_node_idx(self, peer_id: int, message: Message) -> None:
-        """Handle a follower's acknowledgement, or its refusal with the entry from which to continue."""
+        """Handle a follower's response to append_entries: an acknowledgement, or the index at which to continue."""
         if not self._is_current(message):
             return
         engine = self._engine
         was_full = self.is_full(peer_id)
         next_index, last = message["next_node_idx"], engine.log.last_index
         if message["success"] and next_index - 1 > last:
-            engine.halt(f"voter {peer_id} acknowledges entry {next_index - 1} > {last}")
+            engine.halt(
+                f"voter {peer_id} acknowledges entry {next_index - 1}, but this leader's log ends at entry {last}"
+            )
             return
         if message["reset"]:
             message["next_node_idx"] = max(1, min(next_index, last + 1))
@@ -224,17 +228,17 @@ class Replication:
         elif message["success"]:
             window.acknowledged(next_index - 1)
         if message["success"] and engine.next_index(peer_id) < sent_next_index:
-            # The library would otherwise send the entries after the acknowledged one again, which are in flight.
+            # The library would otherwise send entries again that were sent and are not acknowledged yet.
             engine.set_next_index(peer_id, sent_next_index)
         if message["reset"] or (was_full and not self.is_full(peer_id)):
-            # Continue from there at once, without waiting for the next heartbeat.
+            # Send the next entries at once, instead of with the next heartbeat.
             self._resend = True
         if engine.next_index(peer_id) > engine.log.first_index:
             self._snapshots.end(peer_id)
 
     def on_snapshot_reply(self, peer_id: int, message: Message) -> None:
-        """Handle a follower's request for the next chunk of a snapshot, or its report that it has installed the
-        snapshot.
+        """Handle a follower's response to a chunk of a snapshot: the position that it needs next, or the report that it
+        has installed the snapshot.
         """
         if not self._is_current(message):
             return
@@ -251,7 +255,7 @@ class Replication:
         self._snapshots.end(peer_id)
 
     def _is_current(self, message: Message) -> bool:
-        """Return whether a response was given in this node's term, to this node as the leader of that term."""
+        """Return whether a response has this node's term and this node is the leader. Follow a higher term."""
         engine = self._engine
         if message["term"] > engine.term:
             engine.follow_term(message["term"])
@@ -259,13 +263,11 @@ class Replication:
         return engine.is_leader and bool(message["term"] == engine.term)
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """Forget the entries that were sent to a peer, because the connection is lost."""
+        """Clear the window of a peer, because entries that were sent may be lost with the connection."""
         self._windows[peer_id].clear()
 
     def best_successor(self) -> int | None:
-        """Return the peer to which leadership can be handed over, because it has the whole log; None if there
-        is none.
-        """
+        """Return a peer that has acknowledged the whole log, so that leadership can be handed over to it, or None."""
         last_index = self._engine.log.last_index
         for peer_id in self._engine.peer_ids:
             if self._engine.match_index(peer_id) == last_index:

@@ -1,6 +1,4 @@
-"""The types between a Raft node and the code that does its I/O: timers, limits, events, status and the state
-machine.
-"""
+"""The types that a Raft node and the code around it share: timers, limits, events, status, and the state machine."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftTimers:
-    """Raft's timers in seconds; `QuorumTimers` has their defaults."""
+    """Raft's timers in seconds. `QuorumTimers` has the defaults and explains the timers."""
 
     election_min_s: float
     election_max_s: float
@@ -25,7 +23,7 @@ class RaftTimers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftLimits:
-    """Raft's limits, as counts and in bytes; `QuorumSettings` has their defaults."""
+    """Raft's limits, as counts or in bytes. `QuorumSettings` has the defaults and explains the limits."""
 
     snapshot_interval_entries: int
     snapshot_interval_bytes: int
@@ -33,69 +31,76 @@ class RaftLimits:
     snapshot_entries_bytes_max: int
     snapshot_chunk_bytes: int
     snapshot_bytes_max: int
-    window_bytes_max: int  # most bytes that are sent to one follower and not acknowledged
+    window_bytes_max: (
+        int  # most bytes of entries that were sent to one follower and are not acknowledged
+    )
 
 
 class RaftEvents(Protocol):
-    """The events that a Raft node reports to its owner. It calls these methods only within `step` or `receive`."""
+    """The events that a Raft node reports to its owner. The node calls these methods only while the owner calls a
+    method of the node.
+    """
 
     def wake(self, delay_s: float) -> None:
         """Ask the owner to call `step` after `delay_s`, or earlier."""
 
     def applied(self, offset: int, epoch: int) -> None:
-        """Report that an entry was applied."""
+        """Report that the entry at `offset`, with the term `epoch`, was applied."""
 
     def restored(self, offset: int, epoch: int) -> None:
-        """Report that a snapshot replaced the state."""
+        """Report that the leader's snapshot, which ends with the entry (offset, epoch), replaced the state."""
 
     def active(self, epoch: int) -> None:
-        """Report that this node is the leader, and has applied all entries before its term."""
+        """Report that this node is the leader of term `epoch`, and has applied all entries of earlier terms."""
 
     def resigned(self, epoch: int) -> None:
-        """Report that this node is no longer the leader. It is also called if the node never became active."""
+        """Report that this node is no longer the leader of term `epoch`. Called even if `active` was not called."""
 
     def joined(self) -> None:
-        """Report that this node may vote from now on. The owner must store that durably, and then call
-        `confirm_joined`.
+        """Report that this node, which joined with an empty directory, may vote. The owner must store this durably, and
+        then call `confirm_joined`.
         """
 
     def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
-        """Report the size of a snapshot that this node took.
+        """Report the size in bytes of a snapshot that this node took.
 
-        It is stored unless it is too large, or `failure` has a reason not to store it.
+        The snapshot was stored, unless `size` is above `size_max` or `failure` is the error of the disk.
         """
 
     def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
-        """Report that the leader sends a snapshot above this node's limit. It is called for each chunk."""
+        """Report that the leader `peer_id` sends a snapshot above this node's limit. Called for each chunk."""
 
     def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
-        """Report that the leader's snapshot does not fit on this node's disk. The leader will send it again."""
+        """Report that the leader's snapshot was not stored because the disk is full. The leader will repeat it."""
 
 
 class StateMachine(Protocol):
     """The replicated state machine. Every method except `restore` runs on the event loop and must not block.
 
-    The same entries give the same state on every node, so nothing here may read the clock, draw
-    random numbers or touch a file. An exception is a bug that would make this node diverge: the
-    process ends with status 70.
+    The same entries must result in the same state on every node, so no method may read a clock, draw random numbers or
+    use files. If a method raises an exception, the process ends with status 70, because the state of this node would
+    otherwise differ from that of the other nodes.
     """
 
     def apply(self, offset: int, epoch: int, payload: bytes) -> None:
-        """Replay one committed entry. Offsets rise by one, except where no-ops of new leaders lie between."""
+        """Apply one committed entry. Offsets rise by one, except that the no-ops of new leaders are left out."""
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Capture the state in a short time. The callable that is returned encodes it on another thread."""
+        """Capture the state, which must not take long. Return a function that encodes the captured state, and that the
+        caller calls on another thread.
+        """
 
     def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot that covers all entries up to and including `offset`. This may run on any thread.
+        """Decode a snapshot of the state after the entry (offset, epoch). This may run on any thread and changes
+        nothing.
 
-        Decoding changes nothing. The callable that is returned replaces the whole state in a short time, on the event
-        loop.
+        Return a function that replaces the whole state by the decoded one. The caller calls it on the event loop, so it
+        must not take long.
         """
 
 
 class QuorumRole(Enum):
-    """Raft's roles, and `JOINING`: a voter that may have forgotten votes and must not cast one."""
+    """The roles of Raft, and JOINING: a voter that may have lost its votes, and therefore must not vote yet."""
 
     JOINING = "joining"
     FOLLOWER = "follower"
@@ -105,7 +110,7 @@ class QuorumRole(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """Another voter as this node sees it. The indices and the age have a meaning only on the leader."""
+    """The state of another voter, as this node knows it. The indices and the age are valid only on the leader."""
 
     node_id: int
     connected: bool
@@ -117,7 +122,7 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyStatus:
-    """Durations in nanoseconds of the writes of the write-ahead log, with their fdatasync, since the start."""
+    """The number, durations and sizes of the synced writes to the write-ahead log since the start."""
 
     count: int
     total_ns: int
@@ -126,12 +131,12 @@ class LatencyStatus:
     entries: int
     bytes: int
     buckets: tuple[tuple[str, int], ...]
-    """Pairs of an upper bound in seconds and the number of writes at or below it."""
+    """Pairs of an upper bound in seconds and the number of writes whose duration is at or below the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The status of the quorum, read at one moment. Each offset is the index of the last entry that it includes."""
+    """The status of this node at one moment. Offsets are indices of entries, inclusive."""
 
     node_id: int
     cluster_id: str
@@ -151,10 +156,10 @@ class QuorumStatus:
     snapshot_bytes: int
     snapshot_bytes_max: int
     snapshot_taken_bytes: int
-    """Size of the snapshot that was last taken here, whether it was stored or not; 0 if none was taken."""
+    """The size of the last snapshot that this node took, whether it was stored or not; 0 if it has taken none."""
     snapshots_not_stored: int
-    """Number of snapshots that were taken here since the start and not stored, because they were too large or the disk
-    was full.
+    """The number of snapshots that this node took since the start and did not store, because they were too large or the
+    disk was full.
     """
     pending_proposals: int
     peers: tuple[PeerStatus, ...]
@@ -163,7 +168,7 @@ class QuorumStatus:
 
 @dataclass(frozen=True, slots=True)
 class CommittedEntry:
-    """A committed entry of the log; an empty payload is a leader's no-op."""
+    """A committed entry of the log. The payload of a leader's no-op is empty."""
 
     offset: int
     epoch: int
@@ -172,7 +177,7 @@ class CommittedEntry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class StateSnapshot:
-    """The state of the state machine after the entry at `offset`, in the encoding of its method `snapshot`."""
+    """The state after the entry (offset, epoch), as the state machine encoded it."""
 
     offset: int
     epoch: int

@@ -1,14 +1,14 @@
-"""InstallSnapshot, the transfer of a leader's snapshot to a follower whose next entry was trimmed from the log.
+"""InstallSnapshot: the transfer of the leader's snapshot to a follower whose next entry was trimmed from the log.
 
-Every chunk names its snapshot (offset, epoch, total size, CRC) and its position. The follower writes it
-to a file of its own and responds with the position it wants next; a chunk at any other position changes
-nothing. The leader has one chunk in flight: it sends the next when a response moves the wanted position,
-and the wanted one again when no response moved it for `resend_s`. When nothing is due it sends an empty
-chunk, which is a heartbeat.
+Each chunk has the identity of its snapshot (offset, epoch, total size, CRC) and its position. The follower writes the
+chunk to a file, and responds with the position that it needs next. A chunk at any other position has no effect. The
+leader sends one chunk at a time: it sends the next chunk when a response has another needed position, and repeats a
+chunk if the needed position has not changed for `resend_s`. If no chunk is due, the leader sends an empty one as a
+heartbeat.
 
-A chunk proves nothing about the log: it moves no commit index and acknowledges no entry. Only the whole
-snapshot, checked against its CRC, durable and newer than what is applied, replaces the state; then the
-response says `installed`, which acknowledges exactly the entries up to its offset.
+A chunk proves nothing about the log, so it does not raise the commit index and its response acknowledges no entry. The
+state is replaced only by a complete snapshot that is checked against its CRC, durable, and newer than the applied
+state. Then the response has `installed`, which acknowledges the entries up to the snapshot's offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odradek_metadata_quorum.storage.snapshot_store import (
 SNAPSHOT_RESEND_S: Final = 1.0
 
 Decoded = Callable[[], None]
-"""A function that replaces the state by a snapshot which was decoded. It runs on the event loop."""
+"""A function that replaces the state by a decoded snapshot. It must be called on the event loop."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _InFlight:
 
 
 class SnapshotSender:
-    """The transfer of one snapshot to one follower, by the leader of one term."""
+    """The leader's side of the transfer of one snapshot to one follower."""
 
     def __init__(self, opened: OpenSnapshot, *, chunk_bytes: int, resend_s: float) -> None:
         self._opened = opened
@@ -55,12 +55,12 @@ class SnapshotSender:
 
     @property
     def snapshot(self) -> SnapshotId:
-        """The snapshot that this object sends."""
+        """The snapshot that is being sent."""
         return self._opened.snapshot
 
     def next_message(self, term: int, now_s: float) -> Message:
-        """Return the chunk of the snapshot that is due. If none is due, return an empty chunk, which is only a
-        heartbeat.
+        """Return an install_snapshot message with the chunk that is due. If none is due, the message has an empty chunk
+        and is only a heartbeat.
         """
         flight = self._in_flight
         due = (
@@ -83,7 +83,7 @@ class SnapshotSender:
         }
 
     def wants(self, position: int) -> bool:
-        """Record the position from which the follower needs bytes next. Returns whether it changed, so that a chunk is
+        """Record the position from which the follower needs bytes next. Return whether it changed, so that a chunk is
         due.
         """
         if not 0 <= position <= self.snapshot.size or position == self._wanted:
@@ -92,7 +92,7 @@ class SnapshotSender:
         return True
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the snapshot's file."""
         self._opened.close()
 
 
@@ -110,7 +110,9 @@ class SnapshotSending:
         return peer_id in self._senders
 
     def send(self, peer_id: int) -> None:
-        """Begin or continue a transfer. Nothing is sent if no snapshot can be opened at present."""
+        """Begin or continue the transfer to a follower: send the next message. If no snapshot can be opened now, send
+        nothing.
+        """
         sender = self._senders.get(peer_id)
         if sender is None:
             opened = self._store.open_current()
@@ -145,7 +147,7 @@ class SnapshotSending:
 
 
 class SnapshotReceiver:
-    """Receives one snapshot at a time, and writes and decodes it on the snapshots' disk queue."""
+    """Receives one snapshot at a time, and writes and decodes it on the disk queue for snapshots."""
 
     def __init__(
         self,
@@ -160,11 +162,11 @@ class SnapshotReceiver:
         self._decode = decode
         self._bytes_max = bytes_max
         self._snapshot: SnapshotId | None = None
-        self._position = 0  # position up to which the snapshot is written or being written
+        self._position = 0  # the position up to which the snapshot is written, or at which a write is in progress
         self._busy = False
 
     def wanted(self, snapshot: SnapshotId) -> int:
-        """Return the position in this snapshot from which bytes are needed next."""
+        """Return the position from which bytes of this snapshot are needed next."""
         return self._position if snapshot == self._snapshot else 0
 
     def receive(
@@ -178,11 +180,12 @@ class SnapshotReceiver:
         on_damaged: Callable[[SnapshotId], None],
         on_no_room: Callable[[OSError], None],
     ) -> None:
-        """Write a chunk if it is the one that is needed next.
+        """Write a chunk if it is the next one that is needed.
 
-        Exactly one of the callbacks runs, on the event loop: `on_whole` or `on_damaged` after the last chunk,
-        `on_no_room` if the disk is full, otherwise `on_stored`, also for a chunk that was not written. If the disk is
-        full, the leader gets no response, and begins again after its pause.
+        Exactly one callback is called on the event loop. After the last chunk it is `on_whole`, or `on_damaged` if the
+        snapshot's CRC is wrong. It is `on_no_room` if the disk is full, and otherwise `on_stored`, even if the chunk
+        was not needed and not written. If the disk is full, the leader gets no response and sends the chunk again
+        later.
         """
         is_heartbeat = not data and snapshot.size > 0
         if self._busy or is_heartbeat or snapshot.size > self._bytes_max:
@@ -191,7 +194,7 @@ class SnapshotReceiver:
         begins = snapshot != self._snapshot
         wanted = 0 if begins else self._position
         if position != wanted or position + len(data) > snapshot.size:
-            on_stored()  # tells the leader from which position to send
+            on_stored()  # the response has the position that is needed
             return
         self._snapshot, self._position = snapshot, position
         self._busy = True
@@ -248,7 +251,7 @@ class SnapshotReceiving:
         self._receiver = SnapshotReceiver(store, queue, state.decode, bytes_max=bytes_max)
 
     def on_install_snapshot(self, leader_id: int, message: Message) -> None:
-        """Handle a chunk of a snapshot, and install the snapshot when it is complete."""
+        """Handle install_snapshot: store the chunk, and install the snapshot when it is complete."""
         if not self._log_matching.hear_leader(leader_id, message["term"]):
             return
         self._log_matching.hear_heartbeat(

@@ -1,7 +1,8 @@
-"""One running voter: a `RaftNode` with timers of the event loop, two disk threads (one for log and vote, one for
-snapshots) and the network. This code makes no decisions of Raft. A failed write, a state machine that raises, a
-broken invariant or a task that died ends the process with status 70 on the spot: a voter that continues with doubtful
-state is worse than one that has ended.
+"""A running voter: a `RaftNode` with timers, the network, and two disk threads, one for log and vote and one for
+snapshots. This code makes no decisions of Raft.
+
+If a disk write fails, the state machine raises an exception, an invariant is violated, or a task fails, the process
+ends at once with status 70. Continuing with a state that may be wrong would be worse.
 """
 
 from __future__ import annotations
@@ -39,32 +40,32 @@ _log = event_log(__name__)
 
 
 def end_process(reason: str, error: BaseException | None) -> None:
-    """Log the reason and end the process before anything else can be sent. May be called from any thread."""
+    """Log the reason, and end the process at once, so that it sends no further message. Any thread may call this."""
     _log.error("Raft node failed; this controller process exits", exc=error, reason=reason)
     os._exit(EXIT_FATAL)
 
 
 class VoterEvents(Protocol):
-    """The events that a voter reports to its owner, on the event loop."""
+    """The events that a voter reports to its owner, on the event loop. The first four are those of `RaftEvents`."""
 
     def applied(self, offset: int, epoch: int) -> None:
-        """Report that the entry is applied."""
+        """Report that the entry at `offset`, with the term `epoch`, was applied."""
 
     def restored(self, offset: int, epoch: int) -> None:
-        """Report that a snapshot replaced the state."""
+        """Report that the leader's snapshot, which ends with the entry (offset, epoch), replaced the state."""
 
     def active(self, epoch: int) -> None:
-        """Report that this node is the leader, and has applied all entries before its term."""
+        """Report that this node is the leader of term `epoch`, and has applied all entries of earlier terms."""
 
     def resigned(self, epoch: int) -> None:
-        """Report that this node is no longer the leader. It is also called if the node never became active."""
+        """Report that this node is no longer the leader of term `epoch`. Called even if `active` was not called."""
 
     def moved(self) -> None:
-        """Report the end of a step in which entries were applied."""
+        """Report that `applied` has risen, once at the end of a step."""
 
 
 class Voter:
-    """A voter that runs between `open` and `close`. Its `node` may be used on the event loop only."""
+    """A voter that runs between `open` and `close`. Use its `node` only on the event loop."""
 
     def __init__(
         self,
@@ -79,15 +80,15 @@ class Voter:
         self._events = events
         self._fatal = fatal
         self._step_handle: asyncio.Handle | None = None
-        # The last problem with a snapshot of the leader that was logged, and that snapshot's size.
+        # The last logged problem with a snapshot of the leader, and the size of that snapshot.
         self._logged_problem: tuple[str, int] | None = None
         self.snapshot_taken_bytes = 0
         self.snapshots_not_stored = 0
 
     async def open(self) -> None:
-        """Lock the directory and read it, open the listener, and start the tasks.
+        """Lock and read the data directory, open the listener, and start the tasks.
 
-        Raises `StorageMismatch`, `CorruptStorage`, `InsecureListener`, `OSError` (port in use).
+        Raises `StorageMismatch`, `CorruptStorage`, `InsecureListener`, or `OSError` (the port is in use).
         """
         self._loop = asyncio.get_running_loop()
         self._disk = DirectoryDisk(self._settings.data_dir)
@@ -102,7 +103,7 @@ class Voter:
         self._supervisor = self._loop.create_task(self._supervise(), name="quorum")
 
     async def close(self) -> None:
-        """Stop being the leader, and close everything. The node sends nothing after that."""
+        """Resign as the leader, stop the node, and close the network and all files."""
         self.node.resign()
         self.node.stop()
         self._supervisor.cancel()
@@ -167,7 +168,7 @@ class Voter:
     # Methods of RaftEvents.
 
     def wake(self, delay_s: float) -> None:
-        """Call `step` after `delay_s`. Several requests for an immediate step result in one."""
+        """Call `step` after `delay_s`. Several requests for an immediate step result in one step."""
         if delay_s > 0.0:
             self._loop.call_later(delay_s, self.wake, 0.0)
         elif self._step_handle is None:
@@ -195,7 +196,7 @@ class Voter:
         if failure is not None:
             self.snapshots_not_stored += 1
             _log.error(
-                "Metadata snapshot not stored because the disk is full; the log is kept instead and grows",
+                "Metadata snapshot not stored because the disk is full; the log is not trimmed and grows",
                 data_dir=str(self._settings.data_dir),
                 error=str(failure),
                 snapshot_bytes=size,
@@ -203,16 +204,15 @@ class Voter:
         elif size > size_max:
             self.snapshots_not_stored += 1
             _log.error(
-                "Metadata snapshot not stored because it is above the limit; the log is kept "
-                "instead and grows."
+                "Metadata snapshot not stored because it is above the limit; the log is not trimmed and grows."
                 " Raise the limit on every controller",
                 snapshot_bytes=size,
                 limit=limit,
             )
         elif size > size_max // 2:
             _log.warning(
-                "Metadata snapshot is larger than half of the limit; raise the limit before it "
-                "is reached",
+                "Metadata snapshot is larger than half of the limit; raise the limit on every controller"
+                " before snapshots exceed it",
                 snapshot_bytes=size,
                 limit=limit,
             )
@@ -221,8 +221,7 @@ class Voter:
         if self._is_logged("limit", size):
             return
         _log.error(
-            "Leader's metadata snapshot refused because it is above this controller's limit; "
-            "this controller"
+            "Leader's metadata snapshot refused because it is above this controller's limit; this controller"
             " cannot catch up. Raise the limit on every controller",
             leader_id=peer_id,
             snapshot_bytes=size,
@@ -241,8 +240,8 @@ class Voter:
         )
 
     def _is_logged(self, problem: str, size: int) -> bool:
-        """Return whether this problem was the last one logged. It would otherwise be logged again for each chunk of a
-        snapshot.
+        """Return whether this problem is the last one that was logged, and store it as the last one. Otherwise each
+        chunk of a snapshot would cause a log line.
         """
         logged, self._logged_problem = self._logged_problem, (problem, size)
         return logged == self._logged_problem
@@ -257,10 +256,10 @@ class Voter:
 
         self._log_thread.submit(lambda: save_identity(self._disk, identity), confirmed)
 
-    # The event loop's part.
+    # Tasks and callbacks on the event loop.
 
     async def _supervise(self) -> None:
-        """Run every task of the quorum. If a task fails, end the process."""
+        """Run all tasks of the voter. If a task fails, end the process."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self.network.start_dialling(tasks)
@@ -279,19 +278,19 @@ class Voter:
             await asyncio.sleep(tick_s)
 
     async def _warn_while_joining(self) -> None:
-        """Log for which voters an empty voter waits, because it would otherwise seem to hang."""
+        """Log periodically for which voters an empty voter waits, because it would otherwise seem to hang."""
         while not self.node.may_vote:
             await asyncio.sleep(_JOIN_WARNING_S)
             if not self.node.may_vote:
                 _log.warning(
-                    "Waiting for a response of every other voter before voting, because this"
-                    " controller's directory is new",
+                    "Waiting for a response of every other voter before voting, because the data directory"
+                    " of this controller is new",
                     missing_controllers=self.node.joining.missing,
                     leader_id=self.node.leader_id,
                 )
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """End the process if a callback raises, because that is an internal error and not an error of the network."""
+        """Return a function that calls `call` and ends the process if it raises an exception, which must be a bug."""
 
         def guarded(*arguments: object) -> None:
             try:

@@ -1,3 +1,3 @@
-"""The controller's gRPC services, its metadata feed, and the host that proposes the controller's decisions to the
+"""The controller's gRPC services, the metadata feed, and the host that proposes the controller's decisions to the
 quorum.
 """

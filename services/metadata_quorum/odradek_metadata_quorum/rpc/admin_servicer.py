@@ -1,7 +1,8 @@
-"""The admin service of a controller, for brokers that forward the requests of their clients.
+"""The gRPC admin service of a controller, for brokers that forward the requests of their clients.
 
-The broker has already authorized the client; this service only accepts calls from members of the cluster. At a member
-that is not the active controller a call ends with FAILED_PRECONDITION, and the broker tries another member.
+The broker has already authorized the client, so this service only checks that the caller is a broker or controller of
+the cluster. On a controller that is not active, a call fails with FAILED_PRECONDITION, and the broker tries another
+controller.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D")
 TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePartitionsResponse
-# Most items of one request.
+# The most items of one request.
 ITEMS_MAX: Final = 20_000
-# Most resources in one DescribeConfigs request; each takes about 5 KB of the response.
+# The most resources in one DescribeConfigs request. Each of them takes about 5 KB of the response.
 DESCRIBED_MAX: Final = 2_000
-# How many items are handled in one turn of the event loop, which takes about 5 ms.
+# The number of items that are handled in one iteration of the event loop, which takes about 5 ms.
 ITEMS_PER_TURN: Final = 500
 ITEMS_PER_PIECE: Final = 100
 DESCRIBED_PER_TURN: Final = 20
@@ -76,7 +77,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         cluster_id: str,
         describe_members: Callable[[], tuple[int, list[str]]],
     ) -> None:
-        """`describe_members` returns the active controller's id (-1: unknown) and the endpoints of all members."""
+        """`describe_members` returns the id of the active controller (-1: unknown) and the addresses of all
+        controllers.
+        """
         self._host = host
         self._peers = peers
         self._cluster_id = cluster_id
@@ -85,7 +88,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateTopics(
         self, request: pb.CreateTopicsRequest, context: Context
     ) -> pb.CreateTopicsResponse:
-        """Create topics. A long request is decided in several batches; respond once all of them are committed."""
+        """Create topics. A long request is decided in several batches. Respond once all of them are committed."""
         await self._bounded(context, len(request.topics))
         partitions_default = cluster_config(self._host.controller.image, "num.partitions")
         assert isinstance(partitions_default, int)
@@ -103,7 +106,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Context
     ) -> pb.DeleteTopicsResponse:
-        """Delete topics. A long request is decided in several batches; respond once all of them are committed."""
+        """Delete topics. A long request is decided in several batches. Respond once all of them are committed."""
         await self._bounded(context, len(request.names) + len(request.topic_ids))
         pieces = wire.delete_topics_pieces(request)
         response = pb.DeleteTopicsResponse()
@@ -113,7 +116,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
-        """Add partitions. A long request is decided in several batches; respond once all of them are committed."""
+        """Add partitions. A long request is decided in several batches. Respond once all of them are committed."""
         await self._bounded(context, len(request.topics))
         pieces = wire.create_partitions_pieces(request, self._host.controller.image)
         response = pb.CreatePartitionsResponse()
@@ -123,11 +126,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def ElectLeaders(
         self, request: pb.ElectLeadersRequest, context: Context
     ) -> pb.ElectLeadersResponse:
-        """Elect leaders; respond once the elections are committed."""
+        """Elect leaders. Respond once the elections are committed."""
         await self._bounded(context, len(request.partitions))
         unclean = await self._parsed(context, lambda: wire.is_unclean(request))
         partitions = [wire.partition(item) async for item in in_turns(request.partitions)]
-        # If no partitions are named, leaders of all partitions are elected.
+        # A request that names no partitions is one piece, which applies to all partitions.
         pieces = [
             ElectLeadersRequest(unclean=unclean, partitions=tuple(piece))
             for piece in _pieces(partitions)
@@ -141,7 +144,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterPartitionReassignments(
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
-        """Begin or cancel reassignments; respond once the changes are committed."""
+        """Begin or cancel moves of partitions. Respond once the changes are committed; the moves
+        continue after that.
+        """
         await self._bounded(context, len(request.reassignments))
         reassignments = [wire.reassignment(item) async for item in in_turns(request.reassignments)]
         outcomes, offset = await self._decide_pieces(
@@ -160,11 +165,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
-        """Refuse the call: brokers send it to the partitions' leaders, which delete the records."""
+        """Refuse the call, because the leaders of the partitions delete the records. Brokers forward it to them."""
         await refuse(
             context,
             grpc.StatusCode.UNIMPLEMENTED,
-            "records are deleted by the partitions' leaders: send this to a broker",
+            "only brokers serve this call, because partition leaders delete the records: send it to a broker",
         )
 
     async def DescribeConfigs(
@@ -183,7 +188,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterConfigs(
         self, request: pb.AlterConfigsRequest, context: Context
     ) -> pb.AlterConfigsResponse:
-        """Alter configs; respond once the changes are committed."""
+        """Change configs. Respond once the changes are committed."""
         await self._bounded(context, len(request.resources))
         resources: list[AlterConfigsResource] = []
         try:
@@ -214,7 +219,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def UpdateFeatures(
         self, request: pb.UpdateFeaturesRequest, context: Context
     ) -> pb.UpdateFeaturesResponse:
-        """Set a feature's level; respond once the change is committed."""
+        """Set the level of a feature. Respond once the change is committed."""
         decision = await self._decide(
             context,
             features.update_feature,
@@ -231,7 +236,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeFeatures(
         self, request: pb.DescribeFeaturesRequest, context: Context
     ) -> pb.DescribeFeaturesResponse:
-        """Return the feature levels that were decided before this call."""
+        """Describe the levels of all features. The result includes all changes before this call."""
         decision = await self._decide(context, features.describe_features)
         return pb.DescribeFeaturesResponse(
             features=[
@@ -251,7 +256,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateAcls(
         self, request: pb.CreateAclsRequest, context: Context
     ) -> pb.CreateAclsResponse:
-        """Add access control entries; respond once they are committed."""
+        """Add access control entries. Respond once they are committed."""
         await self._bounded(context, len(request.entries))
         entries = [wire.acl_entry(entry) async for entry in in_turns(request.entries)]
         outcomes, offset = await self._decide_pieces(context, access.create_acls, _pieces(entries))
@@ -263,7 +268,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteAcls(
         self, request: pb.DeleteAclsRequest, context: Context
     ) -> pb.DeleteAclsResponse:
-        """Delete access control entries; respond once the deletions are committed."""
+        """Delete access control entries. Respond once the deletions are committed."""
         await self._bounded(context, len(request.filters))
         filters = [wire.acl_entry(item) async for item in in_turns(request.filters)]
         looks = access.Looks()
@@ -281,26 +286,26 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeAcls(
         self, request: pb.DescribeAclsRequest, context: Context
     ) -> pb.DescribeAclsResponse:
-        """List the access control entries that the filter matches."""
+        """List the access control entries that match the filter."""
         image = await self._image(context)
-        wanted = wire.acl_entry(request.filter)
+        filter_ = wire.acl_entry(request.filter)
         response = pb.DescribeAclsResponse()
         async for record in in_turns(list(image.acls.values())):
-            if access.matches(wanted, record):
+            if access.matches(filter_, record):
                 response.entries.append(wire.acl_message(access.content(record)))
         return response
 
     async def AlterScramUsers(
         self, request: pb.AlterScramUsersRequest, context: Context
     ) -> pb.AlterScramUsersResponse:
-        """Set and remove SCRAM credentials; respond once the changes are committed."""
+        """Set and remove SCRAM credentials. Respond once the changes are committed."""
         await self._bounded(context, len(request.upsertions) + len(request.deletions))
         by_user: dict[str, list[ScramUpsertion | ScramDeletion]] = {}
         async for upsertion in in_turns(request.upsertions):
             by_user.setdefault(upsertion.name, []).append(wire.scram_upsertion(upsertion))
         async for deletion in in_turns(request.deletions):
             by_user.setdefault(deletion.name, []).append(wire.scram_deletion(deletion))
-        # If one item of a user fails, none of that user's items takes effect, so they are all in one piece.
+        # If one item of a user fails, none of the user's items takes effect. So all items of a user are in one piece.
         pieces = (
             [item for items in piece for item in items] for piece in _pieces(list(by_user.values()))
         )
@@ -313,14 +318,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeScramUsers(
         self, request: pb.DescribeScramUsersRequest, context: Context
     ) -> pb.DescribeScramUsersResponse:
-        """List users with their mechanisms, but without their keys."""
+        """List users with their SCRAM mechanisms and iterations. Salts and keys are not returned."""
         image = await self._image(context)
         return await _scram_users(image, list(request.names))
 
     async def AlterQuotas(
         self, request: pb.AlterQuotasRequest, context: Context
     ) -> pb.AlterQuotasResponse:
-        """Set and remove quotas; respond once the changes are committed."""
+        """Set and remove client quotas. Respond once the changes are committed."""
         await self._bounded(context, len(request.entries))
         alterations = [wire.quota_alteration(entry) async for entry in in_turns(request.entries)]
         outcomes, offset = await self._decide_pieces(
@@ -336,7 +341,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeQuotas(
         self, request: pb.DescribeQuotasRequest, context: Context
     ) -> pb.DescribeQuotasResponse:
-        """List all quotas."""
+        """List all client quotas."""
         image = await self._image(context)
         response = pb.DescribeQuotasResponse()
         quotas = [(entity, dict(values)) for entity, values in image.quotas.items()]
@@ -348,7 +353,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Context
     ) -> pb.UnregisterBrokerResponse:
-        """Remove a broker's registration; respond once the removal is committed."""
+        """Remove a broker's registration. Respond once the removal is committed."""
         decision = await self._decide(context, registration.unregister, BrokerId(request.broker_id))
         return pb.UnregisterBrokerResponse(
             error_code=decision.response.error,
@@ -359,7 +364,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Refuse the call, because brokers serve it. They ask a controller by ControllerService.DescribeQuorum."""
+        """Refuse the call, because only brokers serve it. They call ControllerService.DescribeQuorum of
+        a controller.
+        """
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )
@@ -368,7 +375,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, context: Context
     ) -> pb.DescribeLogDirsResponse:
-        """Refuse the call: only brokers know their data directories."""
+        """Refuse the call, because only brokers know their data directories."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )
@@ -431,7 +438,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         pieces: Iterable[Q],
         response: TopicsResponse,
     ) -> None:
-        """Decide the pieces of a request for topics, and put their results into the response."""
+        """Decide the pieces of a request about topics, and add their results to the response."""
         results, offset = await self._decide_pieces(context, handler, pieces)
         response.metadata_offset = offset
         async for result in in_turns(results):
@@ -440,21 +447,19 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def _decide_pieces(
         self, context: Context, handler: Callable[[Workspace, Q], Sequence[R]], pieces: Iterable[Q]
     ) -> tuple[list[R], int]:
-        """Decide the pieces of a request, and return their results and the offset of the last piece."""
+        """Decide the pieces of a request. Return all results, and the highest metadata offset of the decisions."""
         await self._peers.require_member(context)
         decisions = await _judged(context, self._host.decide_each(handler, pieces))
         results = [result for decision in decisions for result in decision.response]
         return results, max(decision.offset for decision in decisions)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
-        """Refuse the request if the caller is not a broker or controller of the cluster, or if the request has too many
-        items.
+        """End the call with an error if the caller is not a broker or controller of the cluster, or if the request has
+        more than `count_max` items.
         """
         await self._peers.require_member(context)
         if count > count_max:
-            message = (
-                f"{count} items in one request, but at most {count_max} are possible: split it"
-            )
+            message = f"the request has {count} items, but at most {count_max} are allowed: send several requests"
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, message)
 
     async def _parsed(self, context: Context, parse: Callable[[], T]) -> T:
@@ -465,9 +470,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 async def _judged(context: Context, deciding: Awaitable[D]) -> D:
-    """Return the outcome of `ControllerHost.decide`. If it raises, end the call with the gRPC status for the
-    exception.
-    """
+    """Return the result of awaiting `deciding`. If the controller cannot decide, end the call with a gRPC status."""
     try:
         return await deciding
     except NotActive as error:
@@ -493,7 +496,7 @@ async def _scram_users(image: MetadataImage, names: list[str]) -> pb.DescribeScr
 
 
 async def in_turns(items: Iterable[T], count: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
-    """Iterate over the items of a request or a response. Other tasks get a turn after each `count` items."""
+    """Yield the items of a request or response. Other tasks can run after every `count` items."""
     for number, item in enumerate(items, 1):
         yield item
         if number % count == 0:
@@ -501,8 +504,6 @@ async def in_turns(items: Iterable[T], count: int = ITEMS_PER_TURN) -> AsyncIter
 
 
 def _pieces(items: Sequence[T], count: int = ITEMS_PER_PIECE) -> Iterator[Sequence[T]]:
-    """Divide the items of a request into pieces that are decided one at a time. A request without items is
-    one piece.
-    """
+    """Yield the items of a request in pieces of at most `count` items. A request without items has one empty piece."""
     for start in range(0, max(len(items), 1), count):
         yield items[start : start + count]

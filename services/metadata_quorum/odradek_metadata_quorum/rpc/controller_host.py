@@ -1,18 +1,18 @@
-"""Runs one controller on the event loop: it passes requests to the controller, and proposes its decisions to the
+"""The host of the controller: it passes requests to the controller, and proposes the controller's decisions to the
 quorum.
 
-The rule of this module: a decision's response is sent only after its records, and those of every decision before it,
-are committed and replayed here. Proposals are handed to the quorum in the order of the decisions. A decision without
-records, such as a read of the image or a refusal, gets its response once a majority of the controllers has confirmed
-that no other one was elected before it (`confirm_leadership`): a deposed controller that does not know it yet
-responds to nothing.
+The response to a request is sent only after the records of its decision, and of all earlier decisions, are committed
+and replayed on this node. Decisions are proposed in the order in which they were made. A decision without records, such
+as a read of the image or a refusal, gets its response after a majority of the controllers has confirmed that no other
+controller was elected before the decision (`confirm_leadership`). So a deposed controller that does not yet know this
+sends no response.
 
-When leadership ends, every waiting request fails with `NotActive`: the outcome of what was proposed is unknown to the
-caller, who repeats the request at the next active controller (each request either may be carried out twice, or gets a
-response that says that it was done before).
+When the leadership ends, all waiting requests fail with `NotActive`. Their outcome is unknown to the callers, which
+repeat the requests at the next active controller. A repeated request has either no further effect, or a response which
+says that the request was already carried out.
 
-Heartbeats are decided at once and never wait for a commit: their response says that a broker is unfenced only if that
-is committed already (`is_fenced`), and its other fields are harmless before the commit.
+The response to a heartbeat does not wait for a commit. It reports a broker as unfenced only if that is committed
+(`is_fenced`), and its other fields do no harm before the commit.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from odradek_runtime.logs import event_log
 P = ParamSpec("P")
 Q = TypeVar("Q")
 T = TypeVar("T")
-IN_FLIGHT_MAX: Final = 2_000  # most uncommitted decisions; the quorum accepts 10,000
-# Most bytes of uncommitted decisions; the quorum accepts 64 MiB.
+IN_FLIGHT_MAX: Final = 2_000  # the most uncommitted decisions; the quorum itself accepts 10,000
+# The most bytes of uncommitted decisions. The quorum itself accepts 64 MiB.
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 TICK_S: Final = 0.05
 OPENING_WAIT_S: Final = 1.0
 PROPOSAL_TIMEOUT_S: Final = 30.0
-CONFIRMATION_TIMEOUT_S: Final = 3.0  # longer than a leader without a majority needs to step down
+CONFIRMATION_TIMEOUT_S: Final = 3.0  # a leader without a majority steps down sooner
 _log = event_log(__name__)
 
 
 class NotActive(Exception):
-    """This controller is not the active one, or was deposed before the decision was committed."""
+    """This controller is not active, or was deposed before the decision was committed."""
 
 
 class Overloaded(Exception):
-    """Too many decisions wait to be committed. The caller may repeat the request later."""
+    """Too many decisions are not committed yet. The request had no effect, and the caller may repeat it later."""
 
 
 class Unconfirmed(Exception):
@@ -62,20 +62,20 @@ class Proposer(Protocol):
     """The part of the quorum that the host uses."""
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
-        """Commit an entry; see `Quorum.propose`."""
+        """Replicate an entry, as `Quorum.propose` does."""
 
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
-        """Confirm that no other controller leads; see `Quorum.confirm_leadership`."""
+        """Return when a majority has confirmed the leadership, as `Quorum.confirm_leadership` does."""
 
 
 class ControllerHost:
-    """Runs one controller on this event loop."""
+    """Runs one controller on the event loop, and proposes its decisions to the quorum."""
 
     def __init__(
         self, controller: Controller, clock_ms: Callable[[], int], fail: Callable[[Exception], None]
     ) -> None:
-        """`fail` is called with an error that must end the process; the other members then elect another
-        controller.
+        """`fail` is called with an error after which the process must end. The other controllers then
+        elect a new one.
         """
         self.controller = controller
         self._clock_ms = clock_ms
@@ -91,30 +91,32 @@ class ControllerHost:
         self.batches_committed_total = 0
 
     def connect(self, quorum: Proposer) -> None:
-        """Set the quorum to which decisions are proposed. It is called before `run`."""
+        """Set the quorum to which decisions are proposed. Call this before `run`."""
         self._quorum = quorum
 
     async def run(self) -> None:
-        """Call the controller's `tick` until cancelled. All proposals run in the task group of this coroutine."""
+        """Call the controller's `tick` periodically until this task is cancelled. All proposals run in
+        its task group.
+        """
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             while True:
                 await asyncio.sleep(0 if self.controller.is_repairing else TICK_S)
                 for _ in range(3):
-                    # Heartbeats that are waiting are handled first (rule R24).
+                    # Heartbeats that have arrived must be handled before `tick` (rule R24).
                     await asyncio.sleep(0)
                 for decision in self.controller.tick(self._clock_ms()):
                     self._submit(decision)
 
     def on_active(self, epoch: int) -> None:
-        """Open the controller, because this member is the leader of the quorum now."""
+        """Tell the controller that this node has become the leader of the quorum, and propose its first batch."""
         _log.info("Became the active controller", epoch=epoch)
         self._resigned.clear()
         for decision in self.controller.became_active(epoch, self._clock_ms()):
             self._submit(decision)
 
     def on_resigned(self, epoch: int) -> None:
-        """Close the controller, because this member is no longer the leader of the quorum."""
+        """Tell the controller that this node is no longer the leader of the quorum."""
         _log.info("Stopped being the active controller", epoch=epoch)
         self._opened.clear()
         self._resigned.set()
@@ -122,7 +124,9 @@ class ControllerHost:
         self._tail = None
 
     def on_applied(self) -> None:
-        """Handle the replay of an entry. The first one of an epoch completes the opening of the controller."""
+        """Wake requests that wait for the controller to become active. The state machine calls this
+        after each entry.
+        """
         if self.controller.is_active:
             self._opened.set()
 
@@ -133,13 +137,13 @@ class ControllerHost:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Run a handler of the controller and wait until its decision is committed.
+        """Run a handler of the controller, and wait until its decision is committed.
 
         Raises:
-            NotActive: this member does not lead, or was deposed before the commit.
-            Overloaded: too many decisions wait already.
-            BatchTooLarge: the request is too large for one batch; nothing was done.
-            Unconfirmed: there was nothing to commit, and no majority confirmed the leadership in time.
+            NotActive: This controller is not active, or was deposed before the commit.
+            Overloaded: Too many decisions are not committed yet. The request had no effect.
+            BatchTooLarge: The records do not fit into one batch. The request had no effect.
+            Unconfirmed: The decision has no records, and no majority confirmed the leadership in time.
         """
         epoch = await self._admitted()
         decision = self.controller.decide(self._clock_ms(), handler, *args, **kwargs)
@@ -150,17 +154,18 @@ class ControllerHost:
     async def decide_each(
         self, handler: Callable[[Workspace, Q], T], requests: Iterable[Q]
     ) -> list[Decision[T]]:
-        """Decide the pieces of a large request one by one, as `decide` does. Other tasks get a turn after each piece.
+        """Decide the pieces of a large request one by one, and wait until all are committed. Other tasks can run
+        between two pieces. Raises the errors of `decide`.
 
-        Each piece is a separate atomic batch: if this member is deposed meanwhile, the first pieces may be committed
-        and the others not.
+        Each piece is a batch of its own. If this controller is deposed meanwhile, the first pieces may be committed and
+        the others not.
         """
         decisions: list[Decision[T]] = []
         first_epoch: int | None = None
         for request in requests:
             epoch = await self._admitted()
             if first_epoch not in (None, epoch):
-                raise NotActive("stopped being the active controller between two batches")
+                raise NotActive("this controller was deposed between two batches of the request")
             first_epoch = epoch
             decisions.append(self.controller.decide(self._clock_ms(), handler, request))
             self._submit(decisions[-1])
@@ -172,11 +177,11 @@ class ControllerHost:
         return decisions
 
     async def _admitted(self) -> int:
-        """Return the epoch in which the controller may decide now. Raises NotActive or Overloaded."""
+        """Wait until the controller is active, and return its epoch. Raises NotActive or Overloaded."""
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             raise Overloaded(
-                f"{self._in_flight} changes of {self._in_flight_bytes} bytes wait to be committed: try again later"
+                f"{self._in_flight} changes of {self._in_flight_bytes} bytes are not committed yet: try again later"
             )
         epoch = self.controller.epoch
         assert epoch is not None, "the controller is active but has no epoch"
@@ -185,16 +190,20 @@ class ControllerHost:
     async def _committed(
         self, epoch: int, tail: asyncio.Task[bool] | None, *, has_records: bool
     ) -> None:
-        """Wait until everything that was decided up to `tail` is committed."""
+        """Wait until all proposals up to the task `tail` are committed or, without records, until the leadership is
+        confirmed. Raises NotActive or Unconfirmed.
+        """
         if tail is not None and not await asyncio.shield(tail):
-            raise NotActive("stopped being the active controller before the commit")
+            raise NotActive("this controller was deposed before the commit")
         if not has_records:
             await self._confirm(epoch)
         if self.controller.epoch != epoch or not self.controller.is_active:
-            raise NotActive("stopped being the active controller")
+            raise NotActive("this controller was deposed")
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Handle a broker's heartbeat, as the active controller or a standby. It does not wait for a commit."""
+        """Handle a broker's heartbeat, on the active controller or a standby. The response does not wait
+        for a commit.
+        """
         decision = self.controller.heartbeat(self._clock_ms(), request)
         self._submit(decision)
         return decision.response
@@ -204,9 +213,8 @@ class ControllerHost:
         self._streams[broker_id] = self._streams.get(broker_id, 0) + 1
 
     def stream_ended(self, broker_id: BrokerId) -> None:
-        """Record that a heartbeat stream of a broker ended.
-
-        If it was the last one, the broker counts as disconnected.
+        """Record that a heartbeat stream of a broker ended. If it was the last open one, the broker counts as
+        disconnected.
         """
         still_open = self._streams[broker_id] - 1
         if still_open:
@@ -232,7 +240,7 @@ class ControllerHost:
             except TimeoutError:
                 pass
         if not self.controller.is_active:
-            raise NotActive("not the active controller")
+            raise NotActive("this is not the active controller")
 
     def _submit(self, decision: Decision[object]) -> None:
         if decision.records:
@@ -244,8 +252,10 @@ class ControllerHost:
             self._tail = self._tasks.create_task(self._propose(decision.payload, epoch))
 
     async def _propose(self, payload: bytes, epoch: int) -> bool:
-        """Propose a batch, and return whether it was committed. Each batch has its own task. The tasks start in the
-        order in which they were created, so batches are proposed in the order of the decisions.
+        """Propose a batch, and return whether it was committed.
+
+        Each batch has a task of its own. The tasks start in the order in which they were created, so batches are
+        proposed in the order of the decisions.
         """
         assert self._quorum is not None, "a batch was proposed before `connect`"
         try:
@@ -254,17 +264,17 @@ class ControllerHost:
             return True
         except (NotLeader, OutcomeUnknown) as error:
             _log.info(
-                "Metadata batch may not be committed, because this controller lost its "
-                "leadership or waited too long",
+                "It is unknown whether a metadata batch is committed, because this controller lost its"
+                " leadership or the time limit was reached",
                 epoch=epoch,
                 reason=str(error),
             )
             if isinstance(error, NotLeader) and self.controller.epoch == epoch:
-                # The log lacks a decision on which later ones depend, although this controller is not deposed.
+                # The log lacks this decision, on which later decisions depend, although this controller is not deposed.
                 self._fail(error)
             return False
         except QuorumError as error:
-            # The log lacks a decision on which later ones depend.
+            # The log lacks this decision, on which later decisions depend.
             self._fail(error)
             return False
         finally:

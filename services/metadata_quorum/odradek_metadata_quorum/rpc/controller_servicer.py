@@ -1,4 +1,6 @@
-"""The controller service, for brokers and other controllers: registration, heartbeats, proposals, the feed."""
+"""The gRPC controller service for brokers and other controllers: registration, heartbeats, ISR proposals, metadata
+feed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ Q = TypeVar("Q")
 T = TypeVar("T")
 PARTITIONS_MAX: Final = 10_000
 LOG_ENDS_PER_PIECE: Final = 500
-_LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+_NOT_PRESENT_PROCESS: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 _log = event_log(__name__)
 
 
@@ -64,7 +66,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         self._describe_quorum = describe_quorum
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
-        """Register a broker; respond once the registration is committed."""
+        """Register a broker. Respond once the registration is committed."""
         await self._peers.require_registering_broker(context, request.broker_id)
         response, error = await self._decide(registration.register, wire.register_request(request))
         if response is None:
@@ -76,7 +78,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def RegisterController(
         self, request: pb.RegisterControllerRequest, context: Context
     ) -> pb.RegisterControllerResponse:
-        """Register a voter. Respond once the registration is committed or, if no record is needed, remembered."""
+        """Register a voter. Respond once the registration is committed or, if no record is needed, stored in memory."""
         await self._peers.require_controller(context, request.controller_id)
         response, error = await self._decide(
             features.register_controller, wire.register_controller_request(request)
@@ -90,10 +92,10 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def Heartbeat(  # type: ignore[override]  # a coroutine that writes: it ends at once
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> None:
-        """Respond to each heartbeat. If the stream ends, for whatever reason, the broker counts as disconnected.
+        """Respond to each heartbeat. When the stream ends, for whatever reason, the broker counts as disconnected.
 
-        This is not a generator, because a cancelled generator is closed only when it is garbage collected, and the
-        death of a broker must be noticed at once.
+        This method is not an asynchronous generator, because a cancelled generator is closed only when it is garbage
+        collected, and the death of a broker must be noticed at once.
         """
         broker_id: BrokerId | None = None
         try:
@@ -106,12 +108,13 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
                     await refuse(
                         context,
                         grpc.StatusCode.INVALID_ARGUMENT,
-                        f"a heartbeat stream belongs to one broker: {broker_id}, not {message.broker_id}",
+                        f"this heartbeat stream belongs to broker {broker_id}, not to broker {message.broker_id}",
                     )
                 response = self._host.heartbeat(wire.heartbeat_request(message))
                 await context.write(wire.heartbeat_response(response, self._active_id()))
-                if response.error in _LIFE_IS_OVER:
-                    # The stream is of an earlier process of the broker, and must not count as the present one's.
+                if response.error in _NOT_PRESENT_PROCESS:
+                    # This stream belongs to an earlier process of the broker. It must not count as an open stream of
+                    # the present process.
                     return
         finally:
             if broker_id is not None:
@@ -120,7 +123,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def AlterPartition(
         self, request: pb.AlterPartitionRequest, context: Context
     ) -> pb.AlterPartitionResponse:
-        """Alter in-sync replicas; respond once the changes are committed."""
+        """Decide ISR proposals. Respond once the changes are committed."""
         await self._peers.require_broker(context, request.broker_id)
         response, error = await self._decide(
             partitions.alter_partitions, wire.alter_partition_request(request)
@@ -157,7 +160,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def AllocateProducerIds(
         self, request: pb.AllocateProducerIdsRequest, context: Context
     ) -> pb.AllocateProducerIdsResponse:
-        """Allocate a block of producer ids; respond once it is committed."""
+        """Allocate a block of producer ids. Respond once the allocation is committed."""
         await self._peers.require_broker(context, request.broker_id)
         response, error = await self._decide(
             producer_ids.allocate_producer_ids, wire.allocate_request(request)
@@ -180,9 +183,8 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         return None if decision is None else decision.response, error
 
     async def _unless_refused(self, deciding: Awaitable[T]) -> tuple[T | None, ErrorCode]:
-        """Await the decision and return it.
-
-        If the controller cannot decide now, return the error for the response instead.
+        """Await a decision, and return it with NONE. If the controller cannot decide now, return None with the error
+        code for the response.
         """
         try:
             return await deciding, ErrorCode.NONE

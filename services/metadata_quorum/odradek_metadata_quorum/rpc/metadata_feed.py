@@ -1,8 +1,9 @@
-"""The metadata feed for brokers: committed entries from an offset on, or a snapshot and the entries after it.
+"""The metadata feed for brokers: the committed entries of the metadata log from an offset on, or a snapshot and the
+entries after it.
 
-Every member serves it, standbys too, and sends only entries that it has applied, which are therefore
-committed. Entries are sent in the order of the log, and only those that a snapshot contains are left out:
-the feed never goes backwards.
+Every controller serves the feed, whether active or standby. It sends only entries that it has applied, which are
+therefore committed. Entries are sent in the order of the log, and none is left out, except entries that a snapshot
+includes.
 """
 
 from __future__ import annotations
@@ -29,26 +30,31 @@ class FeedSource(Protocol):
         """Offset of the last applied entry."""
 
     async def wait_applied(self, offset: int, timeout_s: float) -> int:
-        """Wait, at most `timeout_s`, until an entry is applied; return the offset of the last applied one."""
+        """Wait for at most `timeout_s` until the entry at `offset` is applied. Return the offset of the last applied
+        entry.
+        """
 
     def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
-        """Return applied entries from an offset on; None if the log is trimmed there."""
+        """Return applied entries from an offset on. Return None if the log no longer has the entry at this offset."""
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """Return the newest snapshot, if there is one."""
+        """Return the newest snapshot, or None if there is none."""
 
 
 class FeedMismatch(Exception):
-    """The reader has followed another log than this one, such as that of another cluster."""
+    """The reader has followed another metadata log than that of this controller, such as that of another cluster."""
 
 
 async def feed(
     source: FeedSource, from_offset: int, last_epoch: int
 ) -> AsyncIterator[pb.MetadataFeedResponse]:
-    """Yield messages for one reader endlessly. The first one is sent at once, and has the end offset of this log.
+    """Yield the messages for one reader, without end. The first message is yielded at once, even if it has no entries.
+
+    `last_epoch` is the controller epoch of the entry before `from_offset` in the reader's log; 0 if the reader has
+    none.
 
     Raises:
-        FeedMismatch: the entry before `from_offset` has another epoch here.
+        FeedMismatch: The entry before `from_offset` has another epoch in this log.
     """
     position = max(from_offset, 0)
     _check_history(source, position, last_epoch)
@@ -72,20 +78,22 @@ async def feed(
         if entries:
             position = entries[-1].offset + 1
         else:
-            wanted = max(position, source.applied + 1)
-            if await source.wait_applied(wanted, IDLE_WAIT_S) < wanted:
-                # While the quorum stops, the wait returns at once; without a pause this loop would spin.
+            next_offset = max(position, source.applied + 1)
+            if await source.wait_applied(next_offset, IDLE_WAIT_S) < next_offset:
+                # While the quorum stops, `wait_applied` returns at once. The pause keeps this loop from using all CPU.
                 await asyncio.sleep(STOPPING_PAUSE_S)
 
 
 def _check_history(source: FeedSource, position: int, last_epoch: int) -> None:
     if position == 0 or last_epoch == 0 or position - 1 > source.applied:
-        # There is nothing to compare, or the reader has more entries than this controller and waits for it.
+        # There is nothing to compare. Or the reader has more entries than this controller, and waits until the
+        # controller has caught up.
         return
     before = source.entries(position - 1, 1)
     if before and before[0].offset == position - 1 and before[0].epoch != last_epoch:
         raise FeedMismatch(
-            f"entry {position - 1} has epoch {before[0].epoch} here and {last_epoch} at the reader"
+            f"entry {position - 1} has epoch {before[0].epoch} in this controller's log, but {last_epoch} in the"
+            " reader's log"
         )
 
 
@@ -104,8 +112,8 @@ def _batches(entries: Sequence[CommittedEntry], end_offset: int) -> pb.MetadataF
 
 
 def _chunks(snapshot: StateSnapshot) -> Iterator[pb.MetadataFeedResponse]:
-    """Yield the parts of a snapshot one at a time, so that a hundred readers do not need the memory for a large image a
-    hundred times.
+    """Yield the parts of a snapshot as messages. They are created one at a time, so that a hundred readers do not need
+    the memory of a hundred snapshots.
     """
     checksum = crc32c(snapshot.data)
     starts = range(0, max(len(snapshot.data), 1), CHUNK_BYTES)

@@ -1,5 +1,5 @@
-"""The quorum's state machine: it decodes committed entries, counts their records, and replays them into the
-controller.
+"""The state machine of the quorum: it decodes committed entries, replays their records into the controller, and counts
+and logs events of the cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
-# Large batches consist mostly of these records, which are not reported as events.
+# Large batches consist mostly of records of these types, which are neither counted nor logged.
 _UNOBSERVED: Final = frozenset({Partition, Config, UserScramCredential, AccessControlEntry})
 _NAMED_MAX: Final = 20
 
@@ -39,7 +39,7 @@ class MetadataStateMachine:
     """Replays the quorum's entries into one controller, whose committed image is the whole replicated state."""
 
     def __init__(self, controller: Controller, on_applied: Callable[[], None]) -> None:
-        """`on_applied` is called after each entry, when the controller's state has changed."""
+        """`on_applied` is called after each entry or snapshot that was applied."""
         self.events = ClusterEvents(controller)
         self._controller = controller
         self._on_applied = on_applied
@@ -47,11 +47,11 @@ class MetadataStateMachine:
     def apply(self, offset: int, epoch: int, payload: bytes) -> None:
         """Replay one committed entry.
 
-        A batch that was decided in another epoch than that of its entry is void: its controller was deposed before the
-        entry was appended. All members recognize this in the same way, and skip the batch.
+        A batch whose epoch is not that of its entry is skipped, because its controller was deposed before the entry was
+        appended. All controllers skip it in the same way.
 
         Raises:
-            NewerProgramNeeded: this member must stop; its log stays as it is.
+            NewerProgramNeeded: This program cannot read the entry. The process must end; the log is not changed.
         """
         at = MetadataOffset(offset)
         try:
@@ -59,7 +59,7 @@ class MetadataStateMachine:
                 self._replay(at, epoch, payload)
         except NewerProgramNeeded as error:
             _log.error(
-                "Metadata was written by a newer release, which this program cannot read",
+                "Failed to read metadata that a newer release wrote; this controller cannot continue with this program",
                 offset=offset,
                 reason=str(error),
             )
@@ -74,19 +74,24 @@ class MetadataStateMachine:
             if batch.controller_epoch != epoch:
                 return
             records = batch.records
-        # One object for all records, because creating it takes longer than replaying a record.
+        # One delta is used for all records, because creating one takes longer than replaying a record.
         delta = MetadataDelta()
         for record in records:
             self.events.observe(record)
             self._controller.replay(at, epoch, record, delta)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Capture the image (about 0.1 us per partition). The callable that is returned encodes it on any thread."""
+        """Copy the image, which takes about 0.1 us per partition. Return a function that encodes the copy on any
+        thread.
+        """
         image = self._controller.committed.copy()
         return lambda: snapshot_bytes(image)
 
     def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot on any thread (3 s for 200,000 partitions); the returned callable installs it."""
+        """Decode a snapshot, on any thread. Return a function that installs it, which must run on the event loop.
+
+        Decoding takes 3 s for 200,000 partitions.
+        """
         image = read_snapshot(data)
         image.advance(MetadataOffset(offset), epoch)
 
@@ -98,10 +103,9 @@ class MetadataStateMachine:
 
 
 class ClusterEvents:
-    """Counters of events in the committed records, since this process began to replay them.
+    """Counts events of the cluster in the committed records that this process has replayed, and logs them.
 
-    Every member counts the same events. Only the active controller logs them, so that the death of a broker is logged
-    once and not by every controller.
+    Every controller counts the same events. Only the active controller logs them, so that each event is logged once.
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -112,7 +116,7 @@ class ClusterEvents:
         self.unclean_leader_elections_total = 0
 
     def observe(self, record: MetadataRecord) -> None:
-        """Count one committed record, and log it at the active controller, before it is replayed."""
+        """Count one committed record and, on the active controller, log it. Call this before the record is replayed."""
         if type(record) in _UNOBSERVED:
             return
         self._count(record)
@@ -177,8 +181,8 @@ class ClusterEvents:
             )
 
     def _tell_lost_copies(self, record: RegisterBroker) -> None:
-        """Warn of partitions whose only replica was in a directory that the broker no longer has. It will lead them
-        with empty logs, because there are no other replicas.
+        """Warn of partitions whose only replica was in a data directory that the broker no longer has. The broker will
+        lead these partitions with empty logs.
         """
         image = self._controller.committed
         before = image.brokers.get(record.broker_id)
@@ -187,7 +191,7 @@ class ClusterEvents:
         alone = [state for state in image.partitions() if state.replicas == (record.broker_id,)]
         if alone:
             _log.warning(
-                "Broker registered without its former data directory; partitions of which it has the only replica"
+                "Broker registered without its former data directory; partitions whose only replica is on this broker"
                 " begin with empty logs",
                 broker_id=record.broker_id,
                 partitions=len(alone),

@@ -1,7 +1,8 @@
-"""This controller's own registration with the active controller, which it repeats at intervals.
+"""The task that registers this controller with the active controller, again every two seconds.
 
-The registration names the feature levels that the program of this voter supports. An active controller of an older
-release does not know the call; the repetition registers this voter once a newer one is active.
+The registration has the feature levels that this program supports. An active controller of an older release does not
+know the call RegisterController. Because the registration is repeated, this controller is registered as soon as a newer
+controller is active.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _log = event_log(__name__)
 
 
 class OwnRegistration:
-    """Registers this controller with the active one, periodically; `run` is its task."""
+    """Registers this controller with the active controller periodically. `run` is its task."""
 
     def __init__(
         self,
@@ -55,7 +56,9 @@ class OwnRegistration:
         identity: Callable[[], ClusterIdentity],
         tls: TlsFiles | None,
     ) -> None:
-        """`peers` has the addresses of all controller services; `identity` is read at each call."""
+        """`peers` has the gRPC addresses of all controllers by id. `identity` and `listeners` are called for each
+        registration.
+        """
         self._node_id = node_id
         self._host_id = host_id
         self._peers = peers
@@ -68,7 +71,7 @@ class OwnRegistration:
         self._refusal = ""
 
     async def run(self) -> None:
-        """Register until cancelled."""
+        """Register periodically until this task is cancelled."""
         try:
             while True:
                 is_registered = await self._register()
@@ -77,8 +80,8 @@ class OwnRegistration:
             await self._channels.close()
 
     async def _register(self) -> bool:
-        """Try to register once. Returns False if no active controller could be reached, so that the next attempt
-        follows soon.
+        """Try to register once. Return False if no active controller responded, so that the next attempt must follow
+        soon. A refusal is logged and counts as a response.
         """
         leader_id = self._quorum.leader_id
         if leader_id is None:
@@ -94,7 +97,9 @@ class OwnRegistration:
         if leader_id == self._node_id:
             return await self._register_here(request)
         if leader_id not in self._peers:
-            self._refused(f"controller.rpc.endpoints does not name controller {leader_id}")
+            self._refused(
+                f"controller.rpc.endpoints of this controller does not name controller {leader_id}"
+            )
             return True
         channel = self._channels.channel(f"controller-{leader_id}", *self._peers[leader_id])
         try:
@@ -114,9 +119,9 @@ class OwnRegistration:
         return self._taken(response.error_code, response.error_message)
 
     async def _register_here(self, request: pb.RegisterControllerRequest) -> bool:
-        wanted = wire.register_controller_request(request)
+        registration = wire.register_controller_request(request)
         try:
-            decision = await self._host.decide(features.register_controller, wanted)
+            decision = await self._host.decide(features.register_controller, registration)
         except (NotActive, Overloaded, Unconfirmed, BatchTooLarge):
             return False
         return self._taken(decision.response.error, decision.response.message)
@@ -131,7 +136,7 @@ class OwnRegistration:
         return True
 
     def _refused(self, reason: str) -> None:
-        """Log the reason of a refusal, but each reason only once."""
+        """Log why this controller was refused, unless the reason is the same as last time."""
         if reason != self._refusal:
             self._refusal = reason
             _log.error(

@@ -1,4 +1,6 @@
-"""Authorization of callers: only members of this cluster may call; with TLS their certificates name them."""
+"""Authorization of calls to a controller: the caller must be a broker or controller of this cluster. With TLS, its
+certificate must name it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Peers:
-    """Checks callers by the cluster that they name in their call and, with TLS, also by their certificates."""
+    """Checks callers by the cluster identity in the headers of their calls and, with TLS, by their certificates. A call
+    that is refused ends with a gRPC status.
+    """
 
     def __init__(
         self,
@@ -30,34 +34,34 @@ class Peers:
         why_stranger: Callable[[Headers], str],
         must_wait: Callable[[Headers], bool],
     ) -> None:
-        """`why_stranger` returns why a call with these headers is from another cluster; "" if it is not.
+        """`why_stranger` returns why a call with these headers belongs to another cluster, or "" if it does not.
 
-        `must_wait` returns whether this member cannot know that yet.
+        `must_wait` returns whether this controller cannot judge that yet (`odradek_runtime.cluster_identity`).
         """
         self._has_tls = has_tls
         self._why_stranger = why_stranger
         self._must_wait = must_wait
-        # Reasons of refusals that were logged; the oldest one is dropped.
+        # The reasons of refusals that were logged. If there are too many, the oldest is dropped.
         self._strangers: dict[str, None] = {}
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
-        """Require that the caller is the broker that registers. A broker of another cluster is refused later, by the
-        response to its registration.
+        """Require that the caller is the broker `broker_id`, which registers. If the broker belongs to another cluster,
+        the response to its registration refuses it, so the headers are not checked.
         """
         await self._require(context, ("broker",), broker_id)
 
     async def require_broker(self, context: Context, broker_id: int) -> None:
-        """Require that the caller is this broker, because no other process may act for it."""
+        """Require that the caller is the broker `broker_id` of this cluster."""
         await self._require(context, ("broker",), broker_id)
         await self._refuse_stranger(context)
 
     async def require_controller(self, context: Context, controller_id: int) -> None:
-        """Require that the caller is this controller, because no other process may act for it."""
+        """Require that the caller is the controller `controller_id` of this cluster."""
         await self._require(context, ("controller",), controller_id)
         await self._refuse_stranger(context)
 
     async def require_member(self, context: Context) -> None:
-        """Require that the caller is a broker or a controller of the cluster."""
+        """Require that the caller is a broker or controller of this cluster."""
         await self._require(context, ("broker", "controller"), None)
         await self._refuse_stranger(context)
 
@@ -67,7 +71,9 @@ class Peers:
         if not reason:
             if self._must_wait(headers):
                 await refuse(
-                    context, grpc.StatusCode.UNAVAILABLE, "the metadata is still being read"
+                    context,
+                    grpc.StatusCode.UNAVAILABLE,
+                    "this controller has not read the first batch of its metadata log yet: try again",
                 )
             return
         if reason not in self._strangers:
@@ -86,21 +92,24 @@ class Peers:
             return
         identity = peer_identity(context.auth_context)
         if identity is None or identity[0] not in roles or node_id not in (None, identity[1]):
-            wanted = " or ".join(roles) + ("" if node_id is None else f" {node_id}")
+            required = " or ".join(roles) + ("" if node_id is None else f" {node_id}")
             _log.warning(
                 "Refused a call: the peer's certificate names another role or node",
                 peer=context.peer(),
                 identity=identity,
-                wanted=wanted,
+                required=required,
+            )
+            certified = (
+                "no broker or controller" if identity is None else " ".join(map(str, identity))
             )
             await refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate names {identity}, but only {wanted} may make this call",
+                f"the caller's certificate names {certified}, but only {required} may make this call",
             )
 
 
 async def refuse(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:
-    """End the call with a status; this function does not return."""
+    """End the call with a gRPC status. This function does not return."""
     await context.abort(code, message)
     raise AssertionError("`context.abort` returned, but it must raise")

@@ -1,4 +1,4 @@
-"""Conversions between the messages of the controller service and the controller's values."""
+"""Conversions between the protobuf messages of the controller service and the controller's requests and responses."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ _RESTART_CLASSES = {
 
 
 def register_request(message: pb.RegisterRequest) -> RegisterRequest:
-    """Convert the protobuf message to a `RegisterRequest`. A missing restart class counts as the worst
-    one, POWER.
-    """
+    """Convert the protobuf message to a `RegisterRequest`. An unspecified or unknown restart class counts as POWER."""
     return RegisterRequest(
         cluster_id=message.cluster_id,
         broker_id=BrokerId(message.broker_id),
@@ -98,10 +96,7 @@ def register_response(response: RegisterResponse, active_id: int) -> pb.Register
 
 
 def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
-    """Convert the protobuf message to a `HeartbeatRequest`.
-
-    The age of the broker's event loop is left out, because only the broker uses it.
-    """
+    """Convert the protobuf message to a `HeartbeatRequest`. The field `loop_age_ms` is not used."""
     return HeartbeatRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -168,7 +163,7 @@ def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartit
 def report_log_ends_requests(
     message: pb.ReportLogEndsRequest, count: int
 ) -> Iterator[ReportLogEndsRequest]:
-    """Convert the protobuf message to requests of at most `count` partitions each."""
+    """Convert the protobuf message to one or more requests of at most `count` partitions each."""
     for start in range(0, max(1, len(message.partitions)), count):
         yield ReportLogEndsRequest(
             broker_id=BrokerId(message.broker_id),

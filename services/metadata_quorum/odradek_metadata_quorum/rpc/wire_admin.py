@@ -1,4 +1,6 @@
-"""Conversions between the messages of the admin service and the controller's values, and descriptions of configs."""
+"""Conversions between the protobuf messages of the admin service and the controller's requests and results, and
+descriptions of configs.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,17 @@ from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
-# How many partitions are decided in one turn of the event loop, which takes about 10 ms.
+# The number of partitions that are decided in one iteration of the event loop, which takes about 10 ms.
 PIECE_PARTITIONS: Final = 100
 
 
 class BadRequest(ValueError):
-    """A message has a value that the protocol does not define; the text names it."""
+    """A protobuf message has a value that the protocol does not define. The error text names the value."""
 
 
 def partition_count(topic: pb.NewTopic, default: int) -> int:
-    """Return the number of partitions that a topic would have.
-
-    A count of 0 (the field was not set) or -1 stands for `default`.
+    """Return the number of partitions that a new topic would have. `default` applies if the message has neither a count
+    nor assignments.
     """
     return len(topic.assignments) or (
         topic.partition_count if topic.partition_count > 0 else default
@@ -62,9 +63,10 @@ def partition_count(topic: pb.NewTopic, default: int) -> int:
 def create_topics_pieces(
     message: pb.CreateTopicsRequest, counts: Sequence[int], repeated: frozenset[str]
 ) -> Iterator[CreateTopicsRequest]:
-    """Divide a request into pieces of about `PIECE_PARTITIONS` new partitions. Each piece is converted when it is due.
+    """Yield a request in pieces of about `PIECE_PARTITIONS` new partitions. Each piece is converted only when it is
+    needed.
 
-    `counts` has the number of partitions of each topic, and `repeated` the names that the request has more than once.
+    `counts` has the number of partitions of each topic. `repeated` has the names that occur more than once.
     """
     for piece in _pieces(counts):
         yield CreateTopicsRequest(
@@ -87,7 +89,7 @@ def create_topics_pieces(
 def create_partitions_pieces(
     message: pb.CreatePartitionsRequest, image: MetadataImage
 ) -> Iterator[CreatePartitionsRequest]:
-    """Divide a request into pieces, as `create_topics_pieces` does; `image` has the present partitions."""
+    """Yield a request in pieces, as `create_topics_pieces` does. `image` has the present numbers of partitions."""
     counts = [
         max(topic.total_count - len(present.partitions), 0)
         if (present := image.topic(topic.name)) is not None
@@ -110,7 +112,9 @@ def create_partitions_pieces(
 
 
 def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopicsRequest]:
-    """Divide a request into pieces: names first, then ids."""
+    """Yield a request in pieces of at most `PIECE_PARTITIONS` topics: first topics named by name, then topics named by
+    id.
+    """
     if message.names or not message.topic_ids:
         for piece in _pieces([1] * len(message.names)):
             yield DeleteTopicsRequest(names=tuple(message.names[piece]))
@@ -119,8 +123,8 @@ def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopi
 
 
 def _pieces(counts: Sequence[int]) -> Iterator[slice]:
-    """Yield ranges of items that have about `PIECE_PARTITIONS` partitions together; each item counts as
-    at least one.
+    """Yield ranges of items. The items of a range have about `PIECE_PARTITIONS` partitions in total. `counts` has the
+    number of partitions of each item, of which 0 counts as 1.
     """
     start = weight = 0
     for index, count in enumerate(counts):
@@ -128,7 +132,7 @@ def _pieces(counts: Sequence[int]) -> Iterator[slice]:
             yield slice(start, index)
             start, weight = index, 0
         weight += max(count, 1)
-    # A request without items is one piece, so that it has a response as well.
+    # A request without items is one piece, because it needs a response, too.
     if weight or not counts:
         yield slice(start, len(counts))
 
@@ -146,7 +150,7 @@ def topic_result(result: TopicResult) -> pb.TopicResult:
 
 
 def is_unclean(message: pb.ElectLeadersRequest) -> bool:
-    """Convert the election type; raises `BadRequest` for one other than 0 (preferred) and 1 (unclean)."""
+    """Return whether the request is for unclean elections. Raises `BadRequest` for an unknown election type."""
     if message.election_type not in (0, 1):
         raise BadRequest(
             f"there is no election type {message.election_type}: 0 is preferred, 1 is unclean"
@@ -155,7 +159,7 @@ def is_unclean(message: pb.ElectLeadersRequest) -> bool:
 
 
 def reassignment(message: pb.PartitionReassignment) -> Reassignment:
-    """Convert the protobuf message to a `Reassignment`; an empty list of replicas cancels a move."""
+    """Convert the protobuf message to a `Reassignment`. An empty list of replicas cancels a move."""
     return Reassignment(
         partition=partition(message.partition),
         replicas=tuple(map(BrokerId, message.replicas)) or None,
@@ -176,7 +180,9 @@ def partition_result(result: PartitionResult) -> pb.PartitionResult:
 def alter_configs_resource(
     message: pb.AlterConfigsResource, operations: Iterable[ConfigOperation]
 ) -> AlterConfigsResource:
-    """Convert the protobuf message to an `AlterConfigsResource`; raises `BadRequest` for an unknown resource type."""
+    """Convert the protobuf message to an `AlterConfigsResource` with these operations. Raises `BadRequest` for an
+    unknown resource type.
+    """
     return AlterConfigsResource(
         resource_type=resource_type(message.type),
         resource_name=message.name,
@@ -186,17 +192,17 @@ def alter_configs_resource(
 
 
 def resource_type(number: int) -> ConfigResourceType:
-    """Convert the protobuf message to a `ConfigResourceType`; raises `BadRequest` for an unknown type."""
+    """Convert the number of a protobuf message to a `ConfigResourceType`. Raises `BadRequest` for an unknown number."""
     try:
         return ConfigResourceType(number)
     except ValueError:
         raise BadRequest(
-            f"config resource type {number} has no configs here: 2 is topic, 4 is broker, 32 is group"
+            f"resources of type {number} have no configs: 2 is topic, 4 is broker, 32 is group"
         ) from None
 
 
 def operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
-    """Convert the protobuf message to a `ConfigOperation`; raises `BadRequest` for an unknown operation."""
+    """Convert the protobuf message to a `ConfigOperation`. Raises `BadRequest` for an unknown operation."""
     try:
         kind = AlterOperation(message.operation)
     except ValueError:
@@ -211,7 +217,7 @@ def operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
 
 
 def acl_entry(message: pb.AclEntry) -> AclEntry:
-    """Convert an entry or a filter; in a filter, 0 is a field that was not set, and means ANY."""
+    """Convert the protobuf message of an access control entry or a filter. A number of 0 in a filter means ANY."""
     return AclEntry(
         resource_type=message.resource_type or 1,
         resource_name=message.resource_name,
@@ -253,8 +259,8 @@ def scram_deletion(message: pb.ScramDeletion) -> ScramDeletion:
 
 
 def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
-    """Convert the message to an alteration. An unset name stands for the default of its type, and an unset value
-    removes the quota.
+    """Convert the protobuf message to a `QuotaAlteration`. An unset name becomes None, which means the default of its
+    type. An unset value becomes None, which removes the quota.
     """
     return QuotaAlteration(
         entity=tuple(
@@ -291,8 +297,9 @@ def _assignments(messages: Iterable[pb.ReplicaAssignment]) -> tuple[tuple[Broker
 def describe(
     image: MetadataImage, resource: pb.ConfigResource, *, with_documentation: bool
 ) -> pb.ConfigResourceResult:
-    """Return the configs of a resource that can be changed at run time, with their sources. Brokers add their static
-    configs.
+    """Return the configs of a resource that can be changed at run time, with the source of each value.
+
+    The settings with which brokers were started are not known to the controller; brokers add them to the response.
     """
     result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
     if resource.type == pb.CONFIG_RESOURCE_TYPE_TOPIC:
@@ -302,7 +309,7 @@ def describe(
             return result
     elif resource.type not in (pb.CONFIG_RESOURCE_TYPE_BROKER, pb.CONFIG_RESOURCE_TYPE_GROUP):
         result.error_code = ErrorCode.INVALID_REQUEST
-        result.error_message = "only topics (2), brokers (4) and groups (32) have configs here"
+        result.error_message = "only topics (2), brokers (4) and groups (32) have configs"
         return result
     result.entries.extend(
         _entries(
