@@ -191,7 +191,7 @@ _DEBUG_BYTES_MAX: Final = 1024
 
 
 def recognize(first: bytes) -> str | None:
-    """Return the protocol of a connection that starts with these four bytes, or None if it is none of the four."""
+    """Return the protocol of a connection that starts with these four bytes, or None if it is not a known one."""
     if first == b"PRI ":  # the connection preface of HTTP/2, RFC 9113 section 3.4
         return GRPC
     if first in _HTTP_METHODS:

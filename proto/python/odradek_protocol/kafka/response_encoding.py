@@ -1,4 +1,4 @@
-"""Encoders of responses: in one step, or in many steps for a long response. The bytes are the same.
+"""Encoders of responses: in one step, or in many steps for a long response. Both produce the same bytes.
 
 kafka-python's encoder works in one step, which takes about 100 ms for a response with 10,000 topics. With
 `encode_steps` the caller can do other work between any two items. An item of an array that does not itself contain long

@@ -67,7 +67,9 @@ class ScramMechanism(IntEnum):
 class Endpoint(
     Struct, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
 ):
-    """The address of one listener of a broker or controller. `name` is the listener's, such as GRPC or REPLICATION."""
+    """The address of one listener of a broker or controller. `name` is the listener's name, such as GRPC or
+    REPLICATION.
+    """
 
     name: str
     host: str

@@ -86,7 +86,7 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The settings of the controller. Times are in ms of the caller's monotonic clock."""
+    """The settings of the controller. Durations are measured with the caller's monotonic clock."""
 
     cluster_id: str
     session_ms: int = 3_000  # a broker without a heartbeat for this long is fenced

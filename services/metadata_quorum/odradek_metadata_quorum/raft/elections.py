@@ -92,7 +92,7 @@ class PreVote:
         return approved
 
     def clear(self) -> None:
-        """End the round in progress, and discard a consent."""
+        """End the round in progress, and discard a consent that was not used."""
         self._running = False
         self.approved = False
 

@@ -86,7 +86,7 @@ def _endpoints(listeners: Iterable[common_pb2.Listener]) -> tuple[Endpoint, ...]
 
 
 def register_response(response: RegisterResponse, active_id: int) -> pb.RegisterResponse:
-    """Convert the controller's value to the protobuf message."""
+    """Convert a `RegisterResponse` to the protobuf message."""
     return pb.RegisterResponse(
         error_code=response.outcome.error,
         error_message=response.outcome.message,
@@ -111,7 +111,7 @@ def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
 
 
 def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.HeartbeatResponse:
-    """Convert the controller's value to the protobuf message."""
+    """Convert a `HeartbeatResponse` to the protobuf message."""
     return pb.HeartbeatResponse(
         error_code=response.error,
         seq=response.seq,
@@ -146,7 +146,7 @@ def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartition
 
 
 def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartitionResponse:
-    """Convert the controller's value to the protobuf message."""
+    """Convert an `AlterPartitionResponse` to the protobuf message."""
     return pb.AlterPartitionResponse(
         error_code=response.error,
         partitions=[
@@ -187,7 +187,7 @@ def allocate_request(message: pb.AllocateProducerIdsRequest) -> AllocateProducer
 
 
 def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProducerIdsResponse:
-    """Convert the controller's value to the protobuf message."""
+    """Convert an `AllocateProducerIdsResponse` to the protobuf message."""
     return pb.AllocateProducerIdsResponse(
         error_code=response.error,
         producer_id_start=response.producer_id_start,
@@ -201,5 +201,5 @@ def partition(message: common_pb2.TopicIdPartition) -> TopicIdPartition:
 
 
 def partition_message(name: TopicIdPartition) -> common_pb2.TopicIdPartition:
-    """Convert the controller's value to the protobuf message."""
+    """Convert a `TopicIdPartition` to the protobuf message."""
     return common_pb2.TopicIdPartition(topic_id=name.topic_id, partition=name.partition)

@@ -138,7 +138,7 @@ def _pieces(counts: Sequence[int]) -> Iterator[slice]:
 
 
 def topic_result(result: TopicResult) -> pb.TopicResult:
-    """Convert the controller's value to the protobuf message."""
+    """Convert a `TopicResult` to the protobuf message."""
     return pb.TopicResult(
         name=result.name,
         topic_id=result.topic_id,
@@ -167,7 +167,7 @@ def reassignment(message: pb.PartitionReassignment) -> Reassignment:
 
 
 def partition_result(result: PartitionResult) -> pb.PartitionResult:
-    """Convert the controller's value to the protobuf message."""
+    """Convert a `PartitionResult` to the protobuf message."""
     return pb.PartitionResult(
         partition=common_pb2.TopicPartition(
             topic=result.partition.topic, partition=result.partition.partition
@@ -230,7 +230,7 @@ def acl_entry(message: pb.AclEntry) -> AclEntry:
 
 
 def acl_message(entry: AclEntry) -> pb.AclEntry:
-    """Convert the controller's value to the protobuf message."""
+    """Convert an `AclEntry` to the protobuf message."""
     return pb.AclEntry(
         resource_type=entry.resource_type,
         resource_name=entry.resource_name,
@@ -272,7 +272,7 @@ def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
 
 
 def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
-    """Convert the controller's value to the protobuf message."""
+    """Convert one quota of a client to the protobuf message."""
     return pb.QuotaEntry(
         entity=[pb.QuotaEntityPart(type=kind, name=name) for kind, name in entity],
         key=key,
@@ -281,7 +281,7 @@ def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
 
 
 def item_result(outcome: Outcome) -> pb.ItemResult:
-    """Convert the controller's value to the protobuf message."""
+    """Convert an `Outcome` to the protobuf message."""
     return pb.ItemResult(error_code=outcome.error, error_message=outcome.message)
 
 

@@ -213,7 +213,7 @@ def _decode(data: bytes, place: str) -> StorageIdentity:
 
 
 def main() -> int:
-    """Format a directory as the command line says. On an error, print one line to stderr and return 1."""
+    """Format the data directory that the command line names. On an error, print a line to stderr and return 1."""
     data_dir, cluster_id, node_id, voters = sys.argv[1:5]
     try:
         format_storage(
