@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(900)]
 DRIVER = Path(__file__).parent / "java_tools/AllTools.java"
 DOCUMENT = Path(__file__).parents[3] / "docs/administration.md"
 TIMEOUT_S = 800
-NO_TELEMETRY = "brokers do not collect metrics of clients (KIP-714)"
+NO_TELEMETRY = "brokers do not collect metrics from clients (KIP-714)"
 TESTED_ELSEWHERE = frozenset(
     {
         *("kafka-console-producer", "kafka-console-consumer", "kafka-delete-records"),

@@ -99,7 +99,7 @@ async def test_something_else_that_listens_at_a_controllers_address_is_told(
     other = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ports[1])
     async with other, running(settings_of(1, ports, tmp_path)):
         await until(lambda: caplog.records)
-    assert "did not send its hello" in caplog.records[0].__dict__["odradek_fields"]["error"]
+    assert "did not send a hello message" in caplog.records[0].__dict__["odradek_fields"]["error"]
 
 
 def wrong_certificates(authority: CertificateAuthority, other: CertificateAuthority) -> list[Any]:

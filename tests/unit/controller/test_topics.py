@@ -60,7 +60,7 @@ def test_names_follow_kafkas_rules(name: str, error: ErrorCode, said: str) -> No
             ErrorCode.INVALID_PARTITIONS,
             "number of partitions must be 1 or more",
         ),
-        ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION, "one request may add 10000"),
+        ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION, "one request may add only 10000"),
         ({"replicas": 0}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 or more"),
         (
             {"replicas": 4},

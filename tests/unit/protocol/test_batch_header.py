@@ -92,7 +92,9 @@ def test_one_flipped_bit_under_the_checksum_is_noticed(bit: int) -> None:
 
 
 def test_a_batch_whose_end_is_missing_is_truncated() -> None:
-    with pytest.raises(TruncatedBatch, match=f"has {len(BATCH)} bytes, {len(BATCH) - 1} are"):
+    with pytest.raises(
+        TruncatedBatch, match=f"has {len(BATCH)} bytes, but only {len(BATCH) - 1} bytes remain"
+    ):
         check_crc(BATCH[:-1], 0, read_header(BATCH))
 
 

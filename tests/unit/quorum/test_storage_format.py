@@ -49,9 +49,11 @@ def test_a_directory_of_somebody_else_is_refused(
 
 @pytest.mark.parametrize("node_id", [-1, 1 << 31])
 def test_an_id_that_no_controller_can_have_is_refused(tmp_path: Path, node_id: int) -> None:
-    with pytest.raises(StorageMismatch, match=f"from 0 to 2147483647: {node_id}"):
+    with pytest.raises(
+        StorageMismatch, match=f"controller id {node_id} is not from 0 to 2147483647"
+    ):
         format_storage(tmp_path / "own", cluster_id="c", node_id=node_id, voters=[1, node_id])
-    with pytest.raises(StorageMismatch, match=f"from 0 to 2147483647: {node_id}"):
+    with pytest.raises(StorageMismatch, match=f"controller id {node_id} is not from 0"):
         format_storage(tmp_path / "own", cluster_id="c", node_id=1, voters=[1, node_id])
     assert not (tmp_path / "own").exists()
 
