@@ -36,11 +36,23 @@ _LEFT_OUT_OF_PYTHON = ("__pycache__", "*.a", "test", "tests", "idle_test", "site
 _BORROWED = ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt")
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder. What an interrupted debootstrap has mounted in it is unmounted before, because /proc would be
+    emptied otherwise as far as possible.
+    """
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        place = line.split()[1]
+        if place.startswith(f"{folder}/"):
+            subprocess.run(["umount", place], check=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 def python_base(root: Path) -> Path:
     """Return a root file system with Python and pip under /usr/local, which is made once."""
     if (root / "finished").exists():
         return root / "root"
-    shutil.rmtree(root, ignore_errors=True)
+    _remove(root)
     root.mkdir(parents=True)
     words = ["debootstrap", "--variant=minbase", f"--include={LIBRARIES}", "bookworm"]
     subprocess.run([*words, str(root / "root")], check=True, stdout=subprocess.DEVNULL)
