@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -14,7 +16,7 @@ from odradek.cli.connection import (
     complete_brokers,
     with_client,
 )
-from odradek.cli.moves import MovePlan, Wait, move_partitions
+from odradek.cli.moves import POLL_S, MovePlan, Wait, move_partitions
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_UNHEALTHY,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NAMED_MAX: Final = 20
 """The most partitions that one command lists by name. If there are more, the command adds only their number."""
+FENCING_S_MAX: Final = 15.0
 SILENT_MS: Final = 5_000
 """A controller counts as down if the active controller has not heard from it for this long."""
 
@@ -158,6 +161,31 @@ def logs(
     print_rows(rows, output, empty="no broker has a log")
 
 
+async def wait_until_fenced(
+    admin: Admin, broker_id: int, *, poll_s: float = POLL_S, wait_s_max: float = FENCING_S_MAX
+) -> None:
+    """Wait until the controllers have fenced a broker, at most `wait_s_max`.
+
+    The session of a broker that has stopped ends a few seconds later. A broker that still runs stays unfenced.
+    """
+    is_told = False
+    deadline_s = time.monotonic() + wait_s_max
+    while _is_unfenced(await admin.describe_cluster(), broker_id):
+        if time.monotonic() + poll_s > deadline_s:
+            return
+        if not is_told:
+            say(
+                f"broker {broker_id} still has a session: waiting up to {wait_s_max:.0f} s for its end",
+                is_error=True,
+            )
+        is_told = True
+        await asyncio.sleep(poll_s)
+
+
+def _is_unfenced(cluster: ClusterDescription, broker_id: int) -> bool:
+    return any(one.broker_id == broker_id and not one.is_fenced for one in cluster.brokers)
+
+
 @app.command()
 def unregister(
     broker: Annotated[
@@ -167,13 +195,15 @@ def unregister(
 ) -> None:
     """Remove a broker that will not return.
 
-    The broker must be stopped, and must have no replicas.
+    The broker must be stopped, and must have no replicas. If it has just been
+    stopped, the command waits until the controllers have fenced it.
     """
 
     async def work(client: Client) -> int:
         topics = await client.admin.list_topics(include_internal=True)
         replica_count = sum(broker in p.replicas for topic in topics for p in topic.partitions)
         if not replica_count:
+            await wait_until_fenced(client.admin, broker)
             await client.admin.unregister_broker(broker)
         return replica_count
 
