@@ -1,7 +1,7 @@
-"""Website activity: every click is an event, keyed by its user, so each user's clicks stay in order.
+"""Website activity: every click is an event with the user as its key, so the clicks of each user stay in order.
 
-Ten users browse at the same time. Then a report reads everything from the beginning and counts the sessions
-of each user: a session is a series of clicks with less than half an hour between them.
+Ten users browse at the same time. Then a report reads the topic from the beginning and counts the sessions of each
+user. A session is a series of clicks with less than half an hour between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGES = ("/", "/search", "/flights", "/checkout")
 
 
 async def browse(producer: Any, user: str, sessions: int, began_ms: int) -> int:
-    """Produce the sessions of one user, an hour apart, and return the number of clicks."""
+    """Send the clicks of one user's sessions, which begin an hour apart, and return the number of clicks."""
     draw = random.Random(user)
     clicks = 0
     for session in range(sessions):
@@ -34,7 +34,7 @@ async def browse(producer: Any, user: str, sessions: int, began_ms: int) -> int:
 
 
 async def count_sessions(client: Client, clicks: int) -> Counter[str]:
-    """Read all clicks. Those of a user arrive in order, because they have the same key."""
+    """Read all clicks. The clicks of a user arrive in order, because they have the same key."""
     sessions: Counter[str] = Counter()
     last_ms: dict[str, int] = {}
     async with client.consumer(
@@ -52,7 +52,7 @@ async def count_sessions(client: Client, clicks: int) -> Counter[str]:
 
 
 async def main() -> None:
-    async with Client() as client:  # the address comes from ODRADEK_BOOTSTRAP
+    async with Client() as client:  # The address comes from ODRADEK_BOOTSTRAP.
         try:
             await client.admin.create_topic(TOPIC, partitions=6, replication_factor=1)
         except TopicExists:

@@ -1,7 +1,7 @@
 """Application logs: send the records of `logging` to a topic, and read them back by time.
 
-The handler uses the synchronous SDK: `send` puts a record into a buffer and returns. If the cluster is unavailable
-until the buffer is full, the handler waits 100 ms and then drops the line, so that it does not block the program.
+The handler uses the synchronous SDK: `send` puts a record into a buffer and returns. If the cluster is unavailable for
+so long that the buffer is full, the handler waits 100 ms and then drops the line, and the program continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOPIC = "logs"
 
 
 class TopicHandler(logging.Handler):
-    """Sends each line as JSON with the logger as the key, so that the lines of a component stay in order."""
+    """Sends each line as JSON with the logger's name as the key, so that the lines of a component stay in order."""
 
     def __init__(self, client: odradek.sync.Client, topic: str) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class TopicHandler(logging.Handler):
 
 
 def work(log: logging.Logger, jobs: int) -> None:
-    """Log a few lines, as the work of an application would."""
+    """Log some lines, as an application would."""
     for job in range(jobs):
         log.info("job %d begins", job)
         if job % 10 == 9:
@@ -68,12 +68,12 @@ def main() -> None:
         handler.close()
 
         with client.consumer(TOPIC) as consumer:
-            consumer.seek_to_timestamp(began_ms)  # start at the time when this program started
+            consumer.seek_to_timestamp(began_ms)  # Skips lines of earlier runs.
             lines: list[dict[str, str]] = []
             while len(lines) < 330:
                 records = consumer.getmany(timeout_ms=30_000)
                 if not records:
-                    raise SystemExit(f"only {len(lines)} of 330 lines could be read from {TOPIC}")
+                    raise SystemExit(f"only {len(lines)} of 330 lines were read from {TOPIC}")
                 lines += [json.loads(record.value) for record in records]
     errors = [line for line in lines if line["level"] == "ERROR"]
     print(f"{len(lines)} lines, {len(errors)} errors, {handler.dropped} dropped")

@@ -1,8 +1,8 @@
-"""At least once: every order is shipped; if this program dies in the middle, some are processed again.
+"""At least once: every order is shipped. If this program dies in between, some orders are processed again.
 
-This is the usual way for work that is harmless to repeat, or is checked elsewhere. Offsets are committed *after* the
-records were processed. After a restart, the program starts at the last commit and processes again what it had not
-committed. Without explicit commits, `auto_commit` does the same at intervals.
+This is the usual way for work that may be repeated. Offsets are committed *after* the records were processed. After a
+restart, the program starts at the last committed offset, and processes later records again. Without explicit commits,
+`auto_commit` does the same at intervals.
 
     python at_least_once.py [TOPIC] [FILE]     appends a line to FILE for each order
 """
@@ -33,7 +33,7 @@ async def main(topic: str, path: str) -> None:
                 # Commit last, so that all committed records have been processed.
                 await consumer.commit()
             except OdradekError as error:
-                print(f"processed again by the next owner: {error}", file=sys.stderr)
+                print(f"the next owner processes these records again: {error}", file=sys.stderr)
 
 
 async def ship(shipped: int, order: bytes) -> None:

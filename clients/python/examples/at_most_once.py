@@ -1,7 +1,8 @@
-"""At most once: each reminder is sent once or, if this program dies in the middle, not at all.
+"""At most once: each reminder is sent once or, if this program dies in between, not at all.
 
-This is for work that must not happen twice and may be skipped: reminders, samples, a sound. Offsets are committed
-*before* the records are processed. After a restart, the program continues after them, processed or not.
+This is for work that must not be repeated and may be skipped, such as reminders or samples. Offsets are committed
+*before* the records are processed. After a restart, the program continues after the last committed offset, whether or
+not the records before it were processed.
 
     python at_most_once.py [TOPIC] [FILE]     appends a line to FILE for each reminder
 """
@@ -31,7 +32,7 @@ async def main(topic: str, path: str) -> None:
                 # Commit first, so that the next reader continues after these records.
                 await consumer.commit()
             except OdradekError:
-                continue  # another member owns the partition and gets these records
+                continue  # Another member owns the partition and gets these records.
             for record in records:
                 await send_reminder(sent, record.value)
 

@@ -1,9 +1,10 @@
-"""Exactly once: the offset is stored with the result, in one transaction of the store that has the result.
+"""Exactly once: the offset is stored together with the result, in one transaction of the database.
 
 This is for results in a database or a file. Each batch of payments changes the balances and the next offset, all
 together or not at all. At the start, and whenever the group assigns a partition, reading starts at the offset in the
-*store*. The group only distributes partitions; its committed offsets are not used. If the group considered a program
-dead and it still writes, its offset in the store has moved, and its transaction changes nothing.
+*database*. The group only assigns partitions; its committed offsets are not used. If the group has removed a program
+that is still running, another program has already changed the offset in the database, and the transaction of the
+removed program is rolled back.
 
     python exactly_once_with_the_result.py [TOPIC] [DATABASE]     payments are b"ACCOUNT AMOUNT"
 """
@@ -25,11 +26,11 @@ TABLES = """
 
 
 class Overtaken(Exception):
-    """Another program has taken over this partition."""
+    """Another program has taken over this partition, and has already applied this payment."""
 
 
 class Ledger:
-    """The balances, with the offsets up to which they include payments."""
+    """The balances, and for each partition the offset up to which its payments are included."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
@@ -37,7 +38,7 @@ class Ledger:
         self._database.executescript(TABLES)
 
     def next_offset(self, partition: TopicPartition) -> int:
-        """The offset to continue at; 0 at first."""
+        """Return the offset to continue at; 0 at first."""
         row = self._database.execute(
             "SELECT next FROM offsets WHERE topic = ? AND part = ?",
             (partition.topic, partition.partition),
@@ -45,7 +46,7 @@ class Ledger:
         return int(row[0]) if row else 0
 
     def apply(self, records: Sequence[ConsumerRecord]) -> None:
-        """Apply all payments or none. Raises Overtaken."""
+        """Apply all payments, or none. Raises Overtaken."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             for record in records:
@@ -71,11 +72,13 @@ class Ledger:
 async def main(topic: str, path: str) -> None:
     ledger = Ledger(path)
 
-    def go_on(partitions: Sequence[TopicPartition]) -> None:
+    def seek_to_stored_offsets(partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
             consumer.seek(partition, ledger.next_offset(partition))
 
-    options = GroupOptions(group=f"exactly-once.{topic}", auto_commit=False, on_assign=go_on)
+    options = GroupOptions(
+        group=f"exactly-once.{topic}", auto_commit=False, on_assign=seek_to_stored_offsets
+    )
     async with Client() as client:
         consumer: Consumer = client.consumer(topic, group=options)
         async with consumer:
@@ -84,7 +87,7 @@ async def main(topic: str, path: str) -> None:
                 try:
                     ledger.apply(records)
                 except Overtaken:
-                    go_on(consumer.assignment())
+                    seek_to_stored_offsets(consumer.assignment())
                 await asyncio.sleep(0.02)
 
 

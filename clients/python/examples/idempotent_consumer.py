@@ -1,8 +1,9 @@
-"""Idempotent consumer: delivery is at least once, and each event takes effect once, by its id.
+"""Idempotent consumer: events are delivered at least once, but each event takes effect once, because of its id.
 
-This is for events that may also have duplicates in the topic: a service retried, or a file was imported again. The id
-of an event (its key) and its effect are written in one transaction; an id that exists already has no effect. Offsets
-are committed afterwards, as in at_least_once.py, and may lag behind: events that are read again change nothing.
+This is for topics that may contain duplicates, for example because a service retried or a file was imported again. The
+id of an event (its key) and its effect are written in one transaction; an event whose id is already stored has no
+effect. Offsets are committed afterwards, as in at_least_once.py. If a commit is lost, events are read again, but change
+nothing.
 
     python idempotent_consumer.py [TOPIC] [DATABASE]     the key is the event's id, the value a number to add up
 """
@@ -26,7 +27,7 @@ TABLES = """
 
 
 class Totals:
-    """A sum over events, which counts each event once."""
+    """A sum over events that counts each event once."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
@@ -65,7 +66,7 @@ async def main(topic: str, path: str) -> None:
             try:
                 await consumer.commit()
             except OdradekError as error:
-                print(f"read again by the next owner: {error}", file=sys.stderr)
+                print(f"the next owner reads these events again: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Metrics of many hosts: twenty hosts send gauges, and a collector reads them as one Arrow table.
+"""Metrics of many hosts: twenty hosts send their load, and a collector reads all samples as one Arrow table.
 
-The loss of a metric does no harm, so these producers only request the acknowledgement of the leader and do
-not wait for it. Needs `odradek[arrow]`.
+A lost sample does no harm, so the producers need only the leader's acknowledgement (acks=1), and do not wait for it.
+Needs `odradek[arrow]`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def report(client: Client, host: int) -> None:
 
 
 async def collect(client: Client) -> pa.Table:
-    """Read everything in the topic into one table."""
+    """Read all records of the topic into one table."""
     tables: list[pa.Table] = []
     async with client.consumer(TOPIC, auto_offset_reset="earliest") as consumer:
         ends = await consumer.end_offsets(consumer.assignment())

@@ -1,8 +1,8 @@
 """Request and response between microservices: a shop requests prices, and a pricing service responds.
 
-The shop publishes a request with a correlation id and the topic of the response, both in headers, and waits for the
-response. The service knows nothing about the shop. Neither notices a restart of the other, because requests wait in
-the log.
+The shop sends a request with two headers, a correlation id and the topic for the response, and waits for the response.
+The service knows nothing about the shop. If one of them restarts, the other does not notice, because requests and
+responses wait in the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPLY_S_MAX = 30.0
 
 
 async def pricing_service(client: Client) -> None:
-    """Respond to requests for ever."""
+    """Respond to requests until the task is cancelled."""
     async with client.consumer(REQUESTS) as consumer, client.producer() as producer:
         consumer.seek_to_beginning()
         async for request in consumer:
@@ -40,7 +40,7 @@ async def pricing_service(client: Client) -> None:
 
 
 class Shop:
-    """Requests prices; one reader passes each response to the call that waits for it."""
+    """Requests prices. One task reads all responses, and passes each to the call that waits for it."""
 
     def __init__(self, client: Client, producer: Producer) -> None:
         self._client = client
@@ -63,7 +63,7 @@ class Shop:
             del self._waiting[correlation_id]
 
     async def read_replies(self) -> None:
-        """Read responses for ever, and ignore those to requests from before a restart."""
+        """Read responses until the task is cancelled. Responses to requests from before a restart are ignored."""
         async with self._client.consumer(REPLIES) as consumer:
             consumer.seek_to_beginning()
             async for record in consumer:

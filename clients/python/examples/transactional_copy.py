@@ -1,9 +1,8 @@
-"""Exactly once from topic to topic: each order is priced once, whatever dies in the middle.
+"""Exactly once from topic to topic: each order is priced once, whichever process dies.
 
 Records are read, transformed and written in transactions, and the offsets of the input are committed with the output.
-So either both count or neither does. Readers of the output use `read_committed`. A program that takes over after a
-crash first waits for the end of the transaction that the crash left behind, and starts at the offsets that it
-committed.
+So either both take effect or neither does. Consumers of the output use `read_committed`. After a crash, the next
+program waits until the open transaction of the crashed program has ended, and starts at the committed offsets.
 
     python transactional_copy.py [NAME [SOURCE [SINK]]]     NAME tells running copies apart; a restarted one keeps it
 """
@@ -37,7 +36,7 @@ async def main(name: str = "1", source: str = "orders", sink: str = "priced-orde
 
 
 async def copy_some(consumer: Consumer, producer: Producer, sink: str) -> None:
-    """Copy one batch; after an abort, read the same records again."""
+    """Copy one batch. If the transaction is aborted, read the same records again."""
     records = await consumer.getmany(max_records=BATCH_RECORDS)
     first: dict[TopicPartition, int] = {}
     following: dict[TopicPartition, int] = {}
@@ -49,7 +48,7 @@ async def copy_some(consumer: Consumer, producer: Producer, sink: str) -> None:
         async with producer.transaction() as transaction:
             await write(records, following, consumer, producer, transaction, sink)
     except TransactionAborted as error:
-        print(f"read again: {error}", file=sys.stderr)
+        print(f"the same records are read again: {error}", file=sys.stderr)
         for partition in first.keys() & set(consumer.assignment()):
             consumer.seek(partition, first[partition])
 

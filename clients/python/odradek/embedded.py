@@ -1,13 +1,13 @@
-"""Controllers, brokers and gateways of one cluster as child processes on loopback.
+"""Runs the controllers, brokers and gateways of one cluster as child processes on loopback.
 
-Ports are chosen before anything starts and kept over restarts, so that a process that was killed returns at the
-address that its peers and clients know. Between the choice of a port and the moment when its process listens, another
-program may take it. Programs that start clusters at the same time therefore take ports from blocks; a block belongs to
-the program that has bound its first port, which nothing else uses.
+Ports are chosen before any process starts, and stay the same across restarts, so that a process that was killed returns
+at the address that other processes and clients know. Another program could bind a chosen port before the child process
+listens on it. Programs that start clusters at the same time therefore choose ports from separate blocks. A block
+belongs to the program that has bound its first port, which is used for nothing else.
 
-A child prints one line of JSON on standard output when it is ready, `{"event": "ready", ...}`; everything else goes to
-its log file. Its standard input is a pipe from this process: when this process dies, for any reason, the child reads
-the end of the file and stops.
+A child process prints one line of JSON on standard output when it is ready, `{"event": "ready", ...}`; all further
+output goes to its log file. Its standard input is a pipe from this process. When this process dies, for any reason, the
+child reads the end of the file and stops.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ _LOG_TAIL_LINES = 15
 
 
 class ChildProcessFailed(RuntimeError):
-    """A child process ended before it was ready, or was not ready in time; the message has the end of its log."""
+    """A child process ended before it was ready, or was not ready in time. The message has the end of its log."""
 
 
 class ChildProcess:
-    """A child process that runs `python -m MODULE`, with its log file. It can be started again after it has ended."""
+    """A child process that runs `python -m MODULE`, with its log file. After it has ended, it can be started again."""
 
     def __init__(
         self, *, name: str, module: str, arguments: Sequence[str], log_path: Path | None
     ) -> None:
-        """Prepare the process. Without `log_path` it writes to this program's standard error."""
+        """Prepare the process. Without `log_path`, its log goes to this program's standard error."""
         self.name = name
         self.module = module
         self.arguments = list(arguments)
         self.log_path = log_path
-        self.environment: dict[str, str] = {}  # extra variables for the next start
+        self.environment: dict[
+            str, str
+        ] = {}  # Additional environment variables for the next start.
         self.ready_line: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start_bytes = 0
@@ -63,9 +65,7 @@ class ChildProcess:
 
     @property
     def command(self) -> list[str]:
-        """Return the command line that starts the same process by hand. A process started that way does not end with
-        this program.
-        """
+        """The command line to start the same process by hand, in which case it does not end with this program."""
         return [sys.executable, "-m", self.module, *self.arguments]
 
     @property
@@ -80,26 +80,26 @@ class ChildProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the running process has reported that it is ready."""
+        """Whether the process is running and has reported that it is ready."""
         return self._ready.is_set() and self.is_running
 
     @property
     def resident_bytes(self) -> int:
-        """Resident memory of the running process; 0 without /proc."""
+        """The resident memory of the running process; 0 on systems without /proc."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
             return 0
-        found = next((line for line in status.splitlines() if line.startswith("VmRSS:")), "")
-        return int(found.split()[1]) * 1024 if found else 0
+        line_of_rss = next((line for line in status.splitlines() if line.startswith("VmRSS:")), "")
+        return int(line_of_rss.split()[1]) * 1024 if line_of_rss else 0
 
     def start(self) -> None:
         """Start the process, without waiting until it is ready.
 
         Raises:
-            OSError: the system has no process, thread or descriptor left.
+            OSError: the system cannot create another process, thread or file descriptor.
         """
-        assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
+        assert not self.is_running, f"{self.name} is already running, as pid {self.pid}"
         self._ready = threading.Event()
         with self._open_log() as log:
             self._log_start_bytes = log.tell() if self.log_path is not None else 0
@@ -109,7 +109,7 @@ class ChildProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environment,
-                start_new_session=True,  # this process handles Ctrl-C and stops its children in order
+                start_new_session=True,  # So Ctrl-C reaches only this process, which stops its children.
             )
         reading = threading.Thread(
             target=self._read_output, args=(self._process, self._ready), daemon=True
@@ -145,7 +145,7 @@ class ChildProcess:
         """Wait until the process is ready, and return the JSON that it printed.
 
         Raises:
-            ChildProcessFailed: it ended first, or was not ready within `timeout_s`, or `stop` was set.
+            ChildProcessFailed: the process ended first or was not ready within `timeout_s`, or `stop` was set.
         """
         waited_s, step_s = 0.0, 0.02
         while not self._ready.wait(step_s):
@@ -165,21 +165,21 @@ class ChildProcess:
         return self.ready_line
 
     def log_tail(self) -> str:
-        """Return the last lines of the log of the running process, or of the last one."""
+        """Return the last lines of the log of the running process, or of the last one; "" without a log file."""
         if self.log_path is None or not self.log_path.exists():
             return ""
         output = self.log_path.read_bytes()[self._log_start_bytes :]
         lines = output.decode(errors="replace").splitlines()
         if not lines and shutil.disk_usage(self.log_path.parent).free < 1 << 16:
-            return f"(empty, because there is no room on the disk of {self.log_path.parent})"
+            return f"(empty, because the disk of {self.log_path.parent} is full)"
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def exit_status(self) -> int | None:
-        """Return the exit status of the last process; None while it runs."""
+        """Return the exit status of the last process; None while it is running."""
         return None if self._process is None else self._process.poll()
 
     def describe_exit(self) -> str:
-        """Return a description of how the last process ended."""
+        """Return how the last process ended, as words that follow its name."""
         status = self.exit_status()
         if status is None or status >= 0:
             return f"ended with status {status}"
@@ -189,7 +189,7 @@ class ChildProcess:
             return f"was killed by signal {-status}"
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it runs."""
+        """Send a signal to the process if it is running."""
         if self.is_running and self._process is not None:
             self._process.send_signal(number)
 
@@ -199,7 +199,7 @@ class ChildProcess:
         self.wait(10)
 
     def terminate(self, timeout_s: float) -> bool:
-        """Send SIGTERM and wait. Returns False if the process had to be killed."""
+        """Send SIGTERM and wait up to `timeout_s`. If the process is still running then, kill it and return False."""
         self.signal(signal.SIGTERM)
         if self.wait(timeout_s):
             return True
@@ -207,7 +207,7 @@ class ChildProcess:
         return False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process ends. Returns False if it does not within `timeout_s`."""
+        """Wait until the process ends. Return False if it has not ended after `timeout_s`."""
         if self._process is None:
             return True
         try:
@@ -221,21 +221,21 @@ class ChildProcess:
 
 __all__ = ["ChildProcess", "ChildProcessFailed", "ClusterPlan", "EmbeddedCluster", "free_ports"]
 
-# Below Linux's range for outgoing connections, so that no connection takes a port while its process restarts.
+# Ports below Linux's range for outgoing connections, so that no connection uses a port while its process restarts.
 _PORT_MIN: Final = 15_000
 _PORT_MAX: Final = 32_000
 _BLOCK_PORTS: Final = 100
 
 _lock = threading.Lock()
-# Ports of the reserved blocks without their first ports, the least recently used first.
+# Ports of the reserved blocks, except the first port of each block. The least recently used port is first.
 _ports: deque[int] = deque()
 
 
 def free_ports(count: int, *, base_port: int = 0) -> list[int]:
-    """Find `count` free ports on loopback; consecutive ones from `base_port` on if that is not 0.
+    """Return `count` free ports on loopback. If `base_port` is not 0, the ports are consecutive and begin with it.
 
     Raises:
-        OSError: one of the consecutive ports is in use, or there are no free ports.
+        OSError: one of the consecutive ports is in use, or there are not enough free ports.
     """
     if base_port:
         ports = [base_port + i for i in range(count)]
@@ -251,10 +251,10 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
 
 
 def hold_if_all_free(ports: list[int], holder: int) -> bool:
-    """Return whether all of `ports` are free, and if so, reserve them until this program ends.
+    """If all of `ports` are free, reserve them until this program ends, and return True. Otherwise return False.
 
-    `holder` is a port on which nothing listens. The program that has bound it owns `ports`, so two programs that start
-    at the same time do not both take them.
+    `holder` is a port that nothing else uses. The program that has bound `holder` owns `ports`, so two programs that
+    start at the same time cannot both reserve them.
     """
     with socket.socket() as lock:
         try:
@@ -263,29 +263,29 @@ def hold_if_all_free(ports: list[int], holder: int) -> bool:
             return False
         if not all(_is_free(port) for port in ports):
             return False
-        lock.detach()  # keeps the port bound until this program ends
+        lock.detach()  # The port stays bound until this program ends.
     return True
 
 
 def _free_of_our_blocks(count: int) -> list[int]:
-    found: list[int] = []
-    seen = 0
-    while len(found) < count:
-        if seen == len(_ports):
+    free: list[int] = []
+    checked = 0
+    while len(free) < count:
+        if checked == len(_ports):
             _take_block()
         port = _ports.popleft()
         _ports.append(port)
-        seen += 1
+        checked += 1
         if _is_free(port):
-            found.append(port)
-    return found
+            free.append(port)
+    return free
 
 
 def _take_block() -> None:
-    """Reserve another block; its ports are used first.
+    """Reserve another block of ports, whose ports are used next.
 
     Raises:
-        OSError: all blocks are taken.
+        OSError: all blocks are reserved by other programs.
     """
     blocks = range(_PORT_MIN, _PORT_MAX, _BLOCK_PORTS)
     for first in random.sample(blocks, len(blocks)):
@@ -295,7 +295,7 @@ def _take_block() -> None:
         except OSError:
             holder.close()
             continue
-        holder.detach()  # keeps the port bound until this program ends
+        holder.detach()  # The port stays bound until this program ends.
         _ports.extendleft(reversed(range(first + 1, first + _BLOCK_PORTS)))
         return
     raise OSError(f"no free ports between {_PORT_MIN} and {_PORT_MAX} on 127.0.0.1")
@@ -316,28 +316,30 @@ UNLOCK_TIMEOUT_S = 10.0
 _IN_USE: Final = re.compile("is locked by another process|is in use by the process")
 STOP_TIMEOUT_S = 10.0
 _EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.format", "log.level"})
-"""Settings that are passed to every process that has them. Any other setting that brokers have goes to brokers only."""
-_PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
-_PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics
+"""Settings that are passed to every process that has them. Other settings of brokers are passed to brokers only."""
+_PORTS_A_CONTROLLER = 3  # Raft, controller service, metrics.
+_PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics.
 _PORTS_HOLDER = 9089
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """How many processes a cluster has, and their settings."""
+    """The number of processes of a cluster, and their settings."""
 
     brokers: int = 3
     controllers: int = 3
     gateways: int = 0
-    data_dir: Path | None = None  # None: a temporary directory, deleted at the end
-    base_port: int = 0  # 0: any free ports
+    data_dir: Path | None = None  # None: a temporary directory, deleted at the end.
+    base_port: int = 0  # 0: any free ports.
     prefers_usual_ports: bool = False
     """Whether to use the default ports (9090, 9092, 8082, ...) if all of them are free."""
-    settings: tuple[str, ...] = ()  # NAME=VALUE of any process or of the cluster
+    settings: tuple[
+        str, ...
+    ] = ()  # NAME=VALUE; each is passed to the processes that have the setting.
 
 
 class EmbeddedCluster:
-    """Starts and stops the processes of a cluster together, and gives access to each of them."""
+    """Starts and stops the processes of a cluster, and gives access to each of them."""
 
     def __init__(self, plan: ClusterPlan) -> None:
         if missing := what_is_missing("a cluster", "server"):
@@ -384,7 +386,7 @@ class EmbeddedCluster:
         return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
 
     def locked_directories(self, of: Sequence[ChildProcess] = ()) -> list[Path]:
-        """Return the data directories, of these or of all processes, that are in use, perhaps by a killed cluster."""
+        """Return the data directories that another process uses: of the processes `of`, or of all if it is empty."""
         locks = {c: self.data_dir / c.name / "lock" for c in self.controllers.values()}
         locks |= {b: self.data_dir / b.name / ".lock" for b in self.brokers.values()}
         return [locks[child].parent for child in of or locks if _is_locked(locks[child])]
@@ -392,24 +394,24 @@ class EmbeddedCluster:
     def wait_unlocked(
         self, stop: threading.Event | None = None, of: Sequence[ChildProcess] = ()
     ) -> None:
-        """Wait until no process uses these directories, or `stop` is set, for at most UNLOCK_TIMEOUT_S."""
+        """Wait until no process uses these directories, or until `stop` is set, for at most UNLOCK_TIMEOUT_S."""
         deadline = time.monotonic() + UNLOCK_TIMEOUT_S
         while self.locked_directories(of) and time.monotonic() < deadline:
             if (stop or threading.Event()).wait(0.1):
                 return
 
     def start(self) -> None:
-        """Start all processes, without waiting."""
+        """Start all processes, without waiting until they are ready."""
         self.start_brokers()
         self.start_gateways()
 
     def start_brokers(self) -> None:
-        """Start the controllers and the brokers, without waiting."""
+        """Start the controllers and brokers, without waiting until they are ready."""
         for child in (*self.controllers.values(), *self.brokers.values()):
             child.start()
 
     def start_gateways(self) -> None:
-        """Start the gateways, without waiting."""
+        """Start the gateways, without waiting until they are ready."""
         for child in self.gateways.values():
             child.start()
 
@@ -419,14 +421,14 @@ class EmbeddedCluster:
         """Wait until all processes are ready.
 
         Raises:
-            ChildProcessFailed: a process ended, or was not ready in time, or `stop` was set.
+            ChildProcessFailed: a process ended or was not ready in time, or `stop` was set.
         """
         self._wait_ready(self.children(), timeout_s, stop)
 
     def wait_brokers_ready(
         self, timeout_s: float = READY_TIMEOUT_S, stop: threading.Event | None = None
     ) -> None:
-        """Wait until the controllers and the brokers are ready. Raises as `wait_ready` does."""
+        """Wait until the controllers and brokers are ready. Raises the errors of `wait_ready`."""
         self._wait_ready([*self.controllers.values(), *self.brokers.values()], timeout_s, stop)
 
     def _wait_ready(
@@ -439,7 +441,7 @@ class EmbeddedCluster:
             except ChildProcessFailed:
                 if child.is_running or not _IN_USE.search(child.log_tail()):
                     raise
-                # A process of a cluster that was killed while it started has taken the directory meanwhile. It ends.
+                # A process of a killed cluster, which was still starting, has locked the directory. It will end soon.
                 self.wait_unlocked(stop, of=(child,))
                 child.start()
                 child.wait_ready(max(0.1, deadline - time.monotonic()), stop)
@@ -449,7 +451,7 @@ class EmbeddedCluster:
         return [child.name for child in self.children() if not child.is_ready]
 
     def stop(self) -> None:
-        """Stop gateways, then brokers, then controllers; delete a temporary data directory."""
+        """Stop the gateways, then the brokers, then the controllers, and delete a temporary data directory."""
         for group in (self.gateways, self.brokers, self.controllers):
             running = [child for child in group.values() if child.is_running]
             for child in running:
@@ -462,7 +464,7 @@ class EmbeddedCluster:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def describe(self) -> dict[str, Any]:
-        """Return the addresses and process ids of the cluster; None for a process that it does not have."""
+        """Return the addresses and process ids of the cluster, for JSON. `gateway` is None without gateways."""
         return {
             "cluster_id": self.cluster_id,
             "kafka": ",".join(f"127.0.0.1:{p[0]}" for p in self._broker_ports.values()),
@@ -487,12 +489,12 @@ class EmbeddedCluster:
 
     @property
     def bootstrap(self) -> str:
-        """gRPC addresses of all brokers, HOST:PORT,..."""
+        """The gRPC addresses of all brokers, as HOST:PORT,..."""
         return ",".join(f"127.0.0.1:{ports[1]}" for ports in self._broker_ports.values())
 
     @property
     def kafka_bootstrap(self) -> str:
-        """Kafka addresses of all brokers, HOST:PORT,..."""
+        """The Kafka addresses of all brokers, as HOST:PORT,..."""
         return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._broker_ports.values())
 
     def broker_data_dir(self, broker_id: int) -> Path:
@@ -502,7 +504,7 @@ class EmbeddedCluster:
     def _stored_cluster_id(self) -> str:
         path = self.data_dir / "cluster.id"
         stored = path.read_text().strip() if path.exists() else ""
-        if not stored:  # also if the first start ended while it wrote the file
+        if not stored:  # The file may be empty, if the first start ended while it was written.
             stored = str(uuid.uuid4())
             begun = path.with_suffix(".begun")
             begun.write_text(f"{stored}\n")
@@ -579,18 +581,15 @@ def _is_locked(path: Path) -> bool:
 
 
 def _processes_of(name: str) -> list[Process]:
-    """Return the processes that are given a setting.
-
-    Brokers also get a name that no process has, and refuse it with an error.
-    """
-    takers = [process for process, names in SETTINGS_OF.items() if name in names]
-    if name in _EQUAL_IN_ALL or (takers and Process.BROKER not in takers):
-        return takers
+    """Return the processes that a setting is passed to. Brokers also get an unknown setting, and refuse it."""
+    processes = [process for process, names in SETTINGS_OF.items() if name in names]
+    if name in _EQUAL_IN_ALL or (processes and Process.BROKER not in processes):
+        return processes
     return [Process.BROKER]
 
 
 def _usual_ports(plan: ClusterPlan) -> list[int]:
-    """Return the default ports, in the order in which the processes take their ports."""
+    """Return the default ports, in the order in which they are assigned to processes."""
     controllers = [9605 + 10 * i + port for i in range(plan.controllers) for port in (0, -1, 1)]
     brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 4)]
     return controllers + brokers + [8082 + i for i in range(plan.gateways)]

@@ -4,18 +4,19 @@ A process runs one event loop on one core, so a host with several cores runs sev
 from one configuration by `python -m odradek_broker --processes N --plan`; this module starts them and keeps them
 running:
 
-- A process that ends is started again, after 0.5 s, 1 s, 2 s, ... 30 s at most. After a minute of running the pauses
-  begin at 0.5 s again.
-- A roll (SIGHUP) restarts the processes one at a time. The next one is stopped only when all are ready, and a broker is
-  ready when its replicas are in sync again (/readyz).
-- A stop ends them one after the other, the last first: each hands its leaderships over to brokers that still run.
-- When the supervisor is killed, every child reads the end of its standard input, hands its leaderships over and stops.
-  A new supervisor may start meanwhile: its processes are refused by the locked directories, and are started again until
-  the directories are free.
+- A process that ends is started again after a pause of 0.5 s, 1 s, 2 s, and so on, up to 30 s. After it has run for a
+  minute, the pauses begin at 0.5 s again.
+- A rolling restart (SIGHUP) restarts the processes one at a time. The next one is stopped only when all are ready. A
+  broker is ready when its replicas are in sync (/readyz).
+- A stop ends the processes one after another, the last one first. Each moves its leaderships to brokers that are still
+  running.
+- When the supervisor is killed, every child reads the end of its standard input, moves its leaderships and stops. If a
+  new supervisor starts at that time, the data directories are still locked, so its processes end and are started again
+  until the directories are free.
 
-The children write their logs to the supervisor's standard error. The supervisor prints one line of JSON on standard
-output when all processes are ready for the first time, and serves /readyz and /livez for all of them if it is given a
-port.
+The children write their logs to the supervisor's standard error. When all processes are ready for the first time, the
+supervisor prints one line of JSON on standard output. If it is given a port, it serves /readyz and /livez for all
+processes together.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PROGRAM: Final = "odradek_broker"
 BACKOFF_S_MIN: Final = 0.5
 BACKOFF_S_MAX: Final = 30.0
 CALM_S: Final = 60.0
-STOP_S_MAX: Final = 90.0  # a broker syncs its logs for up to 60 s
+STOP_S_MAX: Final = 90.0  # A broker syncs its logs for up to 60 s.
 EXIT_USAGE: Final = 2
 _TURN_S: Final = 0.1
 _PROBE_INTERVAL_S: Final = 0.5
@@ -49,7 +50,8 @@ _PROBE_TIMEOUT_S: Final = 2.0
 
 
 def plan_host(processes: int, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Ask the broker's program for the settings of each process of this host. `arguments` are those of one broker.
+    """Return the settings of each process of this host, as the broker's program computes them. `arguments` are the
+    command line arguments for one broker.
 
     Raises:
         ChildProcessFailed: the program refused the settings; the error has its message.
@@ -63,12 +65,10 @@ def plan_host(processes: int, arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class SupervisedBroker:
-    """One broker of the host, and the time when it is to be started again."""
+    """One broker of the host, and the time of its next start."""
 
     def __init__(self, plan: dict[str, Any], arguments: Sequence[str]) -> None:
-        """`plan` is one of the processes that `plan_host` returned, and `arguments` are those that `plan_host` was
-        given.
-        """
+        """`plan` is one element of the result of `plan_host`, and `arguments` are the arguments of that call."""
         self.broker_id: int = plan["id"]
         derived = [f"{name}={value}" for name, value in plan["settings"].items()]
         self.child = ChildProcess(
@@ -77,7 +77,7 @@ class SupervisedBroker:
             arguments=[*arguments, *(word for each in derived for word in ("--set", each))],
             log_path=None,
         )
-        self.start_at_s: float | None = 0.0  # None: the broker is running
+        self.start_at_s: float | None = 0.0  # None: the broker is running.
         self._failures = 0
         self._started_at_s = 0.0
         self._metrics_host: str = plan["metrics_host"]
@@ -91,17 +91,19 @@ class SupervisedBroker:
         self.child.start()
 
     def plan_restart(self, now_s: float) -> float:
-        """Plan the start after an unexpected end, and return the pause before it."""
+        """Schedule the next start after an unexpected end, and return the pause before it in seconds."""
         if now_s - self._started_at_s >= CALM_S:
             self._failures = 0
         pause_s: float = min(BACKOFF_S_MIN * 2.0**self._failures, BACKOFF_S_MAX)
-        # More failures change nothing beyond the bound, and 2**failures would grow without end.
+        # The pause has reached its limit by then, and 2**failures must not grow without limit.
         self._failures = min(self._failures + 1, 16)
         self.start_at_s = now_s + pause_s
         return pause_s
 
     def is_ready(self, now_s: float) -> bool:
-        """Return whether /readyz of the broker reports ready, by a probe that is at most `_PROBE_INTERVAL_S` old."""
+        """Return whether the broker's /readyz reports ready. The result of a probe is reused for
+        `_PROBE_INTERVAL_S`.
+        """
         if self.start_at_s is not None or not self.child.is_ready:
             return False
         if now_s - self._probed_at_s >= _PROBE_INTERVAL_S:
@@ -116,22 +118,23 @@ class SupervisedBroker:
         try:
             with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as response:
                 return bool(response.status == HTTPStatus.OK)
-        except OSError:  # urllib's errors are OSErrors
+        except OSError:  # The errors of urllib are OSErrors.
             return False
 
 
 class HostSupervisor:
-    """Runs the brokers of a host until `stop` is set.
-
-    Each time that `roll` is set, it restarts the brokers one after the other.
+    """Runs the brokers of a host until `stop` is set. Whenever `roll` is set, it restarts the brokers one after
+    another.
     """
 
     def __init__(self, brokers: Sequence[SupervisedBroker], *, log_format: str = "json") -> None:
-        """`log_format` is the setting log.format of the brokers, in whose log this program writes."""
+        """`log_format` is the setting log.format of the brokers. The supervisor writes its own events in this format,
+        too.
+        """
         self.stop = threading.Event()
         self.roll = threading.Event()
         self._brokers = list(brokers)
-        # The brokers that the roll has not reached yet.
+        # The brokers that the rolling restart has not restarted yet.
         self._waiting: deque[SupervisedBroker] = deque()
         self._rolled: SupervisedBroker | None = None
         self._kill_at_s: float | None = None
@@ -141,11 +144,11 @@ class HostSupervisor:
 
     @property
     def unready_ids(self) -> tuple[int, ...]:
-        """The brokers that were not ready when `run` last checked them."""
+        """The ids of the brokers that were not ready when `run` last checked them."""
         return self._unready_ids
 
     def run(self) -> int:
-        """Run until stopped, and return the exit status."""
+        """Run until `stop` is set or a broker refuses its settings, and return the exit status."""
         try:
             while not self.stop.wait(_TURN_S):
                 if not self._turn(time.monotonic()):
@@ -155,9 +158,9 @@ class HostSupervisor:
         return 0
 
     def _turn(self, now_s: float) -> bool:
-        """Start the brokers that are due, probe all of them, and continue a roll.
+        """Start the brokers that are due, probe all brokers, and continue a rolling restart.
 
-        Return False when a broker refuses its settings, because repeating the start would not help.
+        Return False if a broker refuses its settings, because another start would not help.
         """
         for broker in self._brokers:
             if broker.start_at_s is not None:
@@ -184,7 +187,7 @@ class HostSupervisor:
         return True
 
     def _start(self, broker: SupervisedBroker, now_s: float) -> None:
-        """Start a broker; if the system has no process or descriptor left, plan another attempt."""
+        """Start a broker. If the system cannot create another process or file descriptor, schedule another attempt."""
         try:
             broker.start(now_s)
         except OSError as error:
@@ -205,11 +208,13 @@ class HostSupervisor:
         print(json.dumps({"event": "ready", "brokers": brokers}), flush=True)
 
     def _roll_on(self, now_s: float) -> None:
-        """If all brokers are ready, stop the next one of a roll; kill one that takes too long to stop."""
+        """Continue a rolling restart: if all brokers are ready, stop the next one. Kill a broker that takes too long to
+        stop.
+        """
         if self.roll.is_set():
             self.roll.clear()
             self._waiting = deque(self._brokers)
-            self._log("info", "Rolling the host", processes=len(self._brokers))
+            self._log("info", "Beginning rolling restart", processes=len(self._brokers))
         rolled = self._rolled
         if rolled is not None and self._kill_at_s is not None:
             if now_s >= self._kill_at_s:
@@ -222,7 +227,7 @@ class HostSupervisor:
             self._rolled = None
             self._log("info", "Restarted broker", broker_id=rolled.broker_id, pid=rolled.child.pid)
             if not self._waiting:
-                self._log("info", "Rolled the host")
+                self._log("info", "Completed rolling restart")
         if self._waiting:
             self._rolled = broker = self._waiting.popleft()
             self._kill_at_s = now_s + STOP_S_MAX
@@ -235,12 +240,12 @@ class HostSupervisor:
                 self._log("error", "Broker did not stop in time", broker_id=broker.broker_id)
 
     def kill_all(self) -> None:
-        """Kill all processes, to end a stop that takes too long."""
+        """Kill all processes, for a user who does not want to wait for an orderly stop."""
         for broker in self._brokers:
             broker.child.signal(signal.SIGKILL)
 
     def _log(self, level: str, event: str, **fields: object) -> None:
-        """Write an event in the form that the brokers' own events have."""
+        """Write an event to standard error, in the format of the brokers' own events."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         is_text = self._log_format == "text" or (self._log_format == "auto" and sys.stderr.isatty())
         if is_text:
@@ -248,7 +253,7 @@ class HostSupervisor:
             line = f"{now.replace('T', ' ')} {level.upper()} {event} {shown}".rstrip()
         else:
             line = json.dumps({"time": now, "level": level, "event": event, **fields})
-        # The brokers must not end because the disk of their log is full, or the program that collects it has exited.
+        # The supervisor must go on if the disk of the log is full, or if the program that reads the log has exited.
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
 
@@ -283,10 +288,10 @@ def serve_probes(supervisor: HostSupervisor, host: str, port: int) -> int:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Write nothing to the log, because probes come every few seconds."""
+            """Write nothing to the log, because probes arrive every few seconds."""
 
-    # The server handles one request at a time, each for at most 5 s. That is enough for health checks, and it bounds
-    # the cost of many at once.
+    # The server handles one request at a time, for at most 5 s. This is enough for health checks, and limits the cost
+    # of many concurrent requests.
     server = http.server.HTTPServer((host, port), Probes)
     threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
     return int(server.server_address[1])

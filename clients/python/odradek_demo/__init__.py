@@ -1,3 +1,3 @@
-"""A demo of a cluster: it sends real flights through a replicated log while a leader and the controller
-are killed.
+"""A demo of a cluster: real flights are sent through a replicated log while a partition leader and the active
+controller are killed.
 """

@@ -1,4 +1,4 @@
-"""`python -m odradek_demo`: run the demo with progress bars and print its report; `odradek demo` starts it."""
+"""`python -m odradek_demo`, which `odradek demo` starts: runs the demo with progress bars, and prints its report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odradek_demo.run import CLUSTER_SETTINGS, run_demo
 
 def demo(
     rate: Annotated[
-        int, typer.Option(min=1, help="Produce at most this many records per second.")
+        int, typer.Option(min=1, help="Send at most this many records per second.")
     ] = 15_000,
     records: Annotated[
         int | None,
@@ -35,8 +35,9 @@ def demo(
 ) -> None:
     """Send real flights through a cluster while two of its processes are killed.
 
-    Starts three controllers, three brokers and a gateway on this machine, produces 336,776 flights, kills
-    the busiest leader and the active controller meanwhile, and compares every byte that comes back.
+    The demo starts three controllers, three brokers and a gateway on this machine, and sends 336,776 flights. Meanwhile
+    it kills the busiest partition leader and the active controller. At the end, it compares every byte that was read
+    with what was sent.
     """
     data_dir = Path(tempfile.mkdtemp(prefix="odradek-demo-")) if keep_data else None
     with Bars(console(stderr=True)) as bars:
@@ -52,12 +53,12 @@ def demo(
         )
         with cluster:
             cluster.start()
-            bars.say("reading the flights meanwhile")
+            bars.say("reading the flights while the processes start")
             bars.update("start processes", 0, 1)
             flights = read_flights()[:records]
             cluster.wait_ready()
             bars.update("start processes", 1, 1)
-            bars.say(f"the cluster serves: {cluster.bootstrap}")
+            bars.say(f"the cluster is ready at {cluster.bootstrap}")
             outcome = asyncio.run(run_demo(cluster, flights, rate=rate, progress=bars.update))
     print_report(console(), outcome, flights)
     if keep_data:

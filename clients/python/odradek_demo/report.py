@@ -1,4 +1,4 @@
-"""The output of the demo: progress bars while it runs, tables at the end."""
+"""The output of the demo: progress bars while it is running, and tables at the end."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SILENCE_S_MAX = 2.0
 
 
 class Bars:
-    """Progress bars, one per stage, created when the stage first reports.
+    """Progress bars, one for each stage, created when the stage first reports its progress.
 
-    What is no terminal gets a line when a stage begins, and then one each time that nothing was printed for
-    `SILENCE_S_MAX`.
+    If the output is not a terminal, a line is printed when a stage begins, and another one whenever nothing was printed
+    for SILENCE_S_MAX.
     """
 
     def __init__(self, console: Console, *, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ class Bars:
         self._progress.update(self._tasks[stage], completed=done, total=total)
 
     def break_silence(self) -> None:
-        """Print how far the latest stage is if nothing was printed for `SILENCE_S_MAX`."""
+        """If nothing was printed for SILENCE_S_MAX, print the progress of the latest stage."""
         now_s, stage = self._clock_s(), self._stage
         if stage and now_s - self._printed_s >= SILENCE_S_MAX:
             done, total = self._counts[stage]
@@ -90,7 +90,7 @@ class Bars:
 
 
 def print_report(console: Console, outcome: Outcome, flights: list[Flight]) -> None:
-    """Print all tables, and the verdict at the end."""
+    """Print all tables, followed by the verdict."""
     _print_counts(console, outcome)
     _print_kills(console, outcome)
     _print_replicas(console, outcome)
@@ -98,7 +98,11 @@ def print_report(console: Console, outcome: Outcome, flights: list[Flight]) -> N
     _print_pipeline(console, outcome)
     _print_carriers(console, outcome, flights)
     faults = outcome.faults()
-    verdict = "[red]FAILED[/red]: " + "; ".join(faults) if faults else "[green]all is well[/green]"
+    verdict = (
+        "[red]FAILED[/red]: " + "; ".join(faults)
+        if faults
+        else "[green]no record was lost or duplicated[/green]"
+    )
     console.print(f"\n{verdict}")
 
 
@@ -140,7 +144,7 @@ def _print_kills(console: Console, outcome: Outcome) -> None:
         "at record",
         "pid",
         "pid after",
-        "what rose",
+        "what increased",
         "from",
         "to",
     )
@@ -190,8 +194,8 @@ def _print_replicas(console: Console, outcome: Outcome) -> None:
 def _print_group(console: Console, outcome: Outcome) -> None:
     group = outcome.group
     table = _table(console, "A group of 3, one killed", "what", "figure")
-    table.add_row("partitions a member", " + ".join(map(str, group.before)))
-    table.add_row("after SIGKILL of one", " + ".join(map(str, group.after)))
+    table.add_row("partitions per member", " + ".join(map(str, group.before)))
+    table.add_row("after SIGKILL of one member", " + ".join(map(str, group.after)))
     table.add_row("killed pid", str(group.killed_pid))
     table.add_row("until all were owned again", f"{group.seconds:.1f} s (session: 6 s)")
     console.print(table)
@@ -218,8 +222,8 @@ def _print_pipeline(console: Console, outcome: Outcome) -> None:
         table.add_row(carrier, f"{flights:,}", f"{by_spark:+.3f}", f"{directly:+.3f}")
     console.print(table)
     console.print(
-        f"Written back exactly once: {pipeline.written:,} rows, {pipeline.written_twice} of them twice; the driver was"
-        f" killed {pipeline.driver_kills} time, and {pipeline.batches_run_again} complete batch was run again"
+        f"Rows written back: {pipeline.written:,}, of which {pipeline.written_twice} were written twice. Kills of the"
+        f" driver: {pipeline.driver_kills}. Complete batches that were run again: {pipeline.batches_run_again}."
     )
 
 

@@ -1,12 +1,12 @@
-"""The course of the demo: produce, kill, restart, read back, compare.
+"""Runs the demo: produce, kill, restart, read back, compare.
 
-Two processes are killed with SIGKILL while records are produced with acks=all: half-way the broker that leads the most
-partitions, a little later the active controller. Both are started again while records are produced. The demo succeeds
-only if no record is lost, duplicated or out of order within a key, both kills took effect, and no pause between
-acknowledgements was longer than `PAUSE_S_MAX`.
+Two processes are killed with SIGKILL while records are produced with acks=all: after half of the records the broker
+that leads the most partitions, and a little later the active controller. Both are started again while records are
+produced. The demo succeeds only if no record is lost, duplicated or out of order within its key, both kills took
+effect, and no pause between acknowledgements was longer than PAUSE_S_MAX.
 
-Beside that, a group of three members loses one by SIGKILL, records are produced over REST, and a Spark pipeline writes
-windows back exactly once although its driver is killed.
+In addition, one of the three members of a group is killed with SIGKILL, records are produced over REST, and a Spark
+pipeline writes windows back exactly once although its driver is killed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REPLICAS = 3
 SEGMENT_BYTES = 4 * 1024 * 1024
 PAUSE_S_MAX = 6.0
 REST_RECORDS = 2_000
-CLUSTER_SETTINGS = (  # so that the group soon notices its killed member
+CLUSTER_SETTINGS = (  # With these settings, the group soon notices that a member was killed.
     "group.consumer.session.timeout.ms=6000",
     "group.consumer.heartbeat.interval.ms=1000",
 )
@@ -50,24 +50,24 @@ _RESTART_AFTER_S = 3.0
 _SETTLE_S_MAX = 60.0
 _PACE_S = 0.01
 
-Progress = Callable[[str, int, int], None]  # (what, done, total)
+Progress = Callable[[str, int, int], None]  # (stage, done, total)
 
 
 @dataclass(slots=True, kw_only=True)
 class Kill:
-    """The kill of one process, and the reaction of the cluster."""
+    """The kill of one process, and how the cluster reacted."""
 
     name: str
     pid_before: int
     pid_after: int = 0
-    # Leader epochs by partition; for a controller {0: term}.
+    # Leader epochs by partition. For a controller: {0: term}.
     epochs_before: dict[int, int] = field(default_factory=dict)
     epochs_after: dict[int, int] = field(default_factory=dict)
     at_record: int = 0
 
     @property
     def is_real(self) -> bool:
-        """Whether the kill took effect: another process runs now, and the epochs have grown."""
+        """Whether the kill took effect: another process is running now, and the epochs have increased."""
         return (
             self.pid_after not in (0, self.pid_before)
             and bool(self.epochs_after)
@@ -77,7 +77,7 @@ class Kill:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The results of the demo that the report shows."""
+    """The results of the demo, for the report."""
 
     acknowledgements: AcknowledgementLog
     read_back: ReadBack
@@ -91,10 +91,10 @@ class Outcome:
     group: GroupOutcome
     pipeline: PipelineOutcome
     broker_resident_bytes: int
-    """Resident memory of the largest broker at the end."""
+    """The resident memory of the largest broker at the end."""
 
     def faults(self) -> list[str]:
-        """The reasons why the demo failed; empty if it succeeded."""
+        """Return the reasons why the demo failed; empty if it succeeded."""
         read, acknowledgements = self.read_back, self.acknowledgements
         checks = {
             f"{len(self.failed_sends)} sends failed: {self.failed_sends[:1]}": not self.failed_sends,
@@ -104,20 +104,20 @@ class Outcome:
             )
             == 0,
             f"{read.duplicates} records were read twice": read.duplicates == 0,
-            f"{read.damaged + read.foreign} records are not what was sent": not (
+            f"{read.damaged + read.foreign} records differ from what was sent": not (
                 read.damaged or read.foreign
             ),
             f"{read.out_of_order} records are out of order within their key": not read.out_of_order,
             "the checksum differs from the source's": read.sha256() == read.source_sha256(),
-            "the broker was not really killed": self.broker_kill.is_real,
-            "the controller was not really killed": self.controller_kill.is_real,
+            "the kill of the broker had no effect": self.broker_kill.is_real,
+            "the kill of the controller had no effect": self.controller_kill.is_real,
             f"acknowledgements paused for {acknowledgements.longest_pause_s:.1f} s": (
                 acknowledgements.longest_pause_s <= PAUSE_S_MAX
             ),
-            f"the group did not share the partitions: {self.group}": self.group.is_well,
+            f"the group did not share all partitions: {self.group}": self.group.is_well,
             f"the Spark pipeline: {self.pipeline.complaint}": self.pipeline.is_well,
             "replicas differ below the high watermark": all(r.is_identical for r in self.replicas),
-            "a partition has fewer segments than its bytes fill": all(
+            "a partition has fewer segments than its size requires": all(
                 r.segments >= min(3, r.bytes_compared // SEGMENT_BYTES) for r in self.replicas
             ),
         }
@@ -228,7 +228,7 @@ async def _produce(
 
 
 class _Faults:
-    """Kills the busiest leader when record number `at_record` is sent and the active controller later, and restarts
+    """Kills the busiest leader when `at_record` records are sent, and the active controller a little later. Restarts
     both.
     """
 
@@ -242,7 +242,7 @@ class _Faults:
         self._at_record = at_record
 
     def note_sent(self, records: int) -> None:
-        """Note the number of records that were sent so far. At record `at_record`, the kills of `run` begin."""
+        """Note how many records were sent so far. At `at_record`, `run` begins to kill."""
         self.sent = records
         if records == self._at_record:
             self._half_way.set()
@@ -349,14 +349,14 @@ _SETTLE_S = 45.0
 class GroupOutcome:
     """How the group shared the partitions before and after the kill."""
 
-    before: list[int]  # partitions per member while all are alive
-    after: list[int]  # partitions per member after one was killed
+    before: list[int]  # The number of partitions of each member while all are alive.
+    after: list[int]  # The number of partitions of each member after one was killed.
     killed_pid: int
-    seconds: float  # from the kill until all partitions were owned again
+    seconds: float  # The time from the kill until all partitions had an owner again.
 
     @property
     def is_well(self) -> bool:
-        """Whether all partitions were owned before and after the kill."""
+        """Whether all partitions had an owner before and after the kill."""
         return (
             len(self.before) == MEMBERS
             and len(self.after) == MEMBERS - 1
@@ -365,7 +365,7 @@ class GroupOutcome:
 
 
 async def run_group(admin: Admin, bootstrap: str, topic: str, partitions: int) -> GroupOutcome:
-    """Start the members as processes, wait until they share all partitions, kill one, and wait again."""
+    """Start the group members as processes, wait until they share all partitions, kill one, and wait again."""
     members = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "odradek.cli.main", "consume", topic, "--group", GROUP),
@@ -391,7 +391,9 @@ async def run_group(admin: Admin, bootstrap: str, topic: str, partitions: int) -
 
 
 async def _shares(admin: Admin, members: int, partitions: int) -> list[int]:
-    """Return the partitions of each member when this many members own all of them, or at the deadline."""
+    """Return the number of partitions of each member, as soon as `members` members own all partitions, or at the
+    deadline.
+    """
     deadline_s = time.monotonic() + _SETTLE_S
     shares: list[int] = []
     while time.monotonic() < deadline_s:
@@ -399,7 +401,7 @@ async def _shares(admin: Admin, members: int, partitions: int) -> list[int]:
             described = await admin.describe_group(GROUP)
             shares = sorted((len(m.assignment) for m in described.members), reverse=True)
         except OdradekError:
-            shares = []  # no member has joined yet, or the coordinator is moving
+            shares = []  # No member has joined yet, or the coordinator is changing.
         if len(shares) == members and sum(shares) == partitions and min(shares) > 0:
             return shares
         await asyncio.sleep(0.2)
@@ -411,7 +413,7 @@ _TYPE = "application/vnd.kafka.binary.v2+json"
 
 
 def send_by_rest(gateway_url: str, topic: str, flights: Sequence[Flight]) -> list[str]:
-    """Produce in batches over REST, and return the errors of records."""
+    """Produce records in batches over REST, and return the errors of failed records."""
     where = urlsplit(gateway_url)
     assert where.hostname is not None, gateway_url
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)

@@ -161,7 +161,7 @@ async def test_a_host_is_killed_in_part_rolled_and_stopped_while_nothing_is_lost
 
             before = len(host.events("Serving"))
             host.signal(signal.SIGHUP)
-            await until(lambda: host.events("Rolled the host"), "both were restarted")
+            await until(lambda: host.events("Completed rolling restart"), "both were restarted")
             assert host.is_ready()
             await load.progress(0.5, PATIENCE_S)
             load.is_over = True

@@ -81,7 +81,7 @@ def test_an_empty_log_on_a_full_disk_is_explained(
     assert child.log_tail() == ""
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr("odradek.embedded.shutil.disk_usage", lambda _: usage)
-    assert "no room" in child.log_tail()
+    assert "is full" in child.log_tail()
 
 
 def test_a_cluster_waits_for_the_processes_of_one_that_was_killed(tmp_path: Path) -> None:

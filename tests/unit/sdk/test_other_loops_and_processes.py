@@ -83,7 +83,7 @@ SYNC_CLIENT = """
 )
 def test_a_forked_child_is_told_that_the_client_is_its_parents(use: str) -> None:
     assert in_a_child(SYNC_CLIENT, use + "\n").startswith(
-        "ForkedProcess this client was made before the process was forked; create clients after"
+        "ForkedProcess this client was created before the process was forked; create clients after"
     )
 
 

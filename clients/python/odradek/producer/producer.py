@@ -406,6 +406,7 @@ class Producer:
             )
 
     async def partitions_for(self, topic: str) -> int:
+        """Return the number of partitions of a topic. Waits for the metadata of the topic at its first use."""
         topic_queues = self._topics.get(topic)
         if topic_queues is None or self._is_closed:
             topic_queues = await self._open_topic(topic)

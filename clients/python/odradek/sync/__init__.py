@@ -1,11 +1,11 @@
-"""The SDK without `await`: the same client, which runs on a separate thread.
+"""The SDK without `await`. An event loop on a separate thread runs the asynchronous SDK.
 
     with odradek.sync.Client("localhost:9090") as client:
         with client.producer() as producer:
             producer.send("greetings", b"hello")
 
-Every method does what the method of the same name in `odradek` does, and waits for it. Objects may be shared between
-threads, except that only one thread at a time may read from a consumer.
+Every method does what the method of the same name in `odradek` does, and waits for its result. Several threads may
+share an object, but only one thread at a time may read from a consumer.
 """
 
 from odradek.sync.client import Admin, Client

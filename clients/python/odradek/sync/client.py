@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TransactionAdmin(Facade[AsyncTransactionAdmin]):
-    """The synchronous form of `client.admin.transactions`, whose methods need no `await`."""
+    """The synchronous form of `client.admin.transactions`. Its methods need no `await`."""
 
     list = waits(AsyncTransactionAdmin.list)
     describe = waits(AsyncTransactionAdmin.describe)
@@ -38,11 +38,11 @@ class TransactionAdmin(Facade[AsyncTransactionAdmin]):
 
 
 class Admin(Facade[AsyncAdmin]):
-    """The synchronous form of `odradek.Admin`, whose methods need no `await`."""
+    """The synchronous form of `odradek.Admin`. Its methods need no `await`."""
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
-        """The part of the admin that lists, describes and aborts transactions."""
+        """Lists, describes and aborts transactions."""
         return TransactionAdmin(self._thread, self._core.transactions)
 
     create_topic = waits(AsyncAdmin.create_topic)
@@ -86,8 +86,8 @@ class Admin(Facade[AsyncAdmin]):
 
 
 class Client:
-    """The synchronous form of `odradek.Client`, whose methods need no `await`. It owns the thread on which everything
-    runs.
+    """The synchronous form of `odradek.Client`. Its methods need no `await`. It owns the thread that runs the
+    asynchronous SDK.
     """
 
     def __init__(
@@ -122,16 +122,16 @@ class Client:
 
     @property
     def state(self) -> LinkState:
-        """Whether the client has current metadata of the cluster."""
+        """The state of the connection to the cluster: CONNECTED means that the client has current metadata."""
         return self._client.state
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster; empty before the first response."""
+        """The id of the cluster; "" before the first response."""
         return self._client.cluster_id
 
     def explain_waiting(self) -> str:
-        """Return, in words, why the cluster does not respond, as far as this client can tell."""
+        """Return, in words for a user, why the cluster does not respond, as far as this client can tell."""
         return self._client.explain_waiting()
 
     def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
@@ -152,7 +152,7 @@ class Client:
     ) -> Consumer:
         """Create a consumer, as `odradek.Client.consumer` does.
 
-        `on_assign`, `on_revoke` and `on_lost` run in threads, and may use the consumer.
+        `on_assign`, `on_revoke` and `on_lost` are called in other threads, so they may block and use the consumer.
         """
         if isinstance(group, GroupOptions):
             group = with_listeners_in_threads(group)
@@ -163,7 +163,7 @@ class Client:
 
     @cached_property
     def admin(self) -> Admin:
-        """The admin of this cluster, for topics, configs, groups and access."""
+        """The admin of this cluster: topics, configs, groups, ACLs, users and quotas."""
         return Admin(self._thread, self._thread.call(lambda: self._client.admin))
 
     def close(self) -> None:
@@ -173,5 +173,5 @@ class Client:
             self._thread.close()
 
     def close_at_exit(self) -> None:
-        """Close the connections, because the program ended without calling `close`."""
+        """Close the connections, because the program is ending without a call of `close`."""
         self.close()

@@ -1,4 +1,4 @@
-"""The synchronous consumer, and listeners of its group that may block."""
+"""The synchronous consumer, and group listeners that may block."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from odradek.sync.loop_thread import Facade, LoopThread, calls, waits
 
 
 class Consumer(Facade[AsyncConsumer]):
-    """The synchronous form of `odradek.Consumer`, whose methods need no `await`. One thread at a time may
-    read from it.
+    """The synchronous form of `odradek.Consumer`. Its methods need no `await`. Only one thread at a time may read from
+    it.
     """
 
     def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:
@@ -49,7 +49,7 @@ class Consumer(Facade[AsyncConsumer]):
         self._thread.open_parts.pop(self, None)
 
     def close_at_exit(self) -> None:
-        """Leave the group and stop fetching, because the program ended without calling `close`."""
+        """Leave the group and stop fetching, because the program is ending without a call of `close`."""
         self.close()
 
     def __iter__(self) -> Self:
@@ -86,7 +86,9 @@ class Consumer(Facade[AsyncConsumer]):
 
 
 def with_listeners_in_threads(options: GroupOptions) -> GroupOptions:
-    """Return `options` with listeners that may block: they run in threads, not on the loop."""
+    """Return `options` with listeners that are called in threads instead of on the event loop, so that they may
+    block.
+    """
     return replace(
         options,
         on_assign=_in_thread(options.on_assign),

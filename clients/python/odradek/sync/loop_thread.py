@@ -1,8 +1,8 @@
-"""An event loop on a separate thread, for programs that do not have an event loop.
+"""An event loop on a separate thread, for programs without an event loop.
 
-A program may end without closing its client. So that no record is lost silently, everything that is open on a loop
-thread is closed when the interpreter exits, producers first (see `close_open_threads`). A program ends when its main
-thread and all other threads that are not daemons have ended: those may use the client until then.
+A program may end without closing its client. So that no record is lost without a message, all open objects of a loop
+thread are closed when the interpreter exits, producers first (see `close_open_threads`). A program ends when its main
+thread and all other non-daemon threads have ended. Until then, these threads may use the client.
 """
 
 from __future__ import annotations
@@ -30,37 +30,41 @@ _log = logging.getLogger(__name__)
 
 
 class ClosedAtExit(Protocol):
-    """A producer, consumer or client that runs on a loop thread."""
+    """A producer, consumer or client that uses a loop thread."""
 
     def close_at_exit(self) -> None:
-        """Close within a bounded time because the interpreter exits, and log what was lost."""
+        """Close within a limited time because the interpreter is exiting, and log what was lost."""
 
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 class LoopThread:
-    """Runs coroutines for other threads, which wait. Thread-safe; it starts at once and ends in `close`."""
+    """Runs coroutines for other threads, which wait for the results. Thread-safe. The thread starts in the constructor
+    and ends in `close`.
+    """
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.is_closed = False
         self.is_forked = False
-        """Whether this process was forked from the one that has the thread."""
+        """Whether this process was forked after the thread was created. The thread then exists only in the parent
+        process.
+        """
         self.open_parts: dict[ClosedAtExit, None] = {}
-        """The objects on this thread that are not closed yet, oldest first."""
-        # Work is submitted either before `close`, which runs or cancels it, or is refused.
+        """The objects that use this thread and are not closed yet, oldest first."""
+        # Work that is submitted before `close` is run or cancelled by `close`. Work that is submitted later is refused.
         self._gate = threading.Lock()
         self._thread.start()
         _threads.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result. KeyboardInterrupt cancels it.
+        """Run a coroutine on the event loop and wait for its result. KeyboardInterrupt cancels the coroutine.
 
         Raises:
-            ClientClosed: the thread was closed before the call or during it.
-            ForkedProcess: the thread belongs to the parent process.
+            ClientClosed: the thread was closed before or during the call.
+            ForkedProcess: the thread exists only in the parent process.
         """
         if not self.is_usable:
             work.close()
@@ -78,19 +82,21 @@ class LoopThread:
         except CancelledError:
             if not self.is_closed:
                 raise
-            raise ClientClosed("the client was closed meanwhile") from None
+            raise ClientClosed("the client was closed during the call") from None
         except BaseException:
             future.cancel()
             raise
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is a callback that runs on this thread, and so holds up the loop while it waits."""
+        """Whether the caller runs on this thread, in a callback. Such a caller blocks the event loop while it waits."""
         return threading.current_thread() is self._thread
 
     def refuse_to_wait(self) -> NoReturn:
-        """Raise the error for a callback that would wait for its own loop, for ever."""
-        raise RuntimeError("odradek.sync cannot be used from its own callbacks")
+        """Raise the error for a callback that would wait for its own event loop, which would never end."""
+        raise RuntimeError(
+            "callbacks of odradek.sync cannot wait for its results: wait in another thread"
+        )
 
     @property
     def is_usable(self) -> bool:
@@ -100,11 +106,11 @@ class LoopThread:
     def refuse(self) -> NoReturn:
         """Raise the error that says why nothing can run here any more."""
         if self.is_forked:
-            raise ForkedProcess("this client was made before the process was forked")
+            raise ForkedProcess("this client was created before the process was forked")
         raise ClientClosed("the client is closed")
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a plain function on the loop and wait for its result."""
+        """Call a plain function on the event loop and wait for its result."""
 
         async def work() -> T:
             return function()
@@ -112,15 +118,15 @@ class LoopThread:
         return self.run(work())
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a plain function on the loop, without waiting. Raises ClientClosed."""
+        """Call a plain function on the event loop, without waiting. Raises ClientClosed."""
         with self._gate:
             if self.is_closed:
                 self.refuse()
             self.loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread. May be called twice."""
-        if self.is_forked:  # a thread that does not exist after the fork may hold the gate
+        """Stop the event loop and wait for the thread to end. May be called twice."""
+        if self.is_forked:  # A thread that does not exist after the fork may hold `_gate`.
             return
         with self._gate:
             if self.is_closed:
@@ -148,34 +154,38 @@ def _note_fork() -> None:
 
 
 def close_at_end_of_program() -> None:
-    """Close what the program left open, now or when its last thread has ended.
+    """Close all open objects, now or when the last thread of the program has ended.
 
-    The interpreter calls this once, at the end of the main thread. It must not wait for the other threads, because some
-    of them may wait for the main thread, or for callbacks that come after this one.
+    The interpreter calls this function once, at the end of the main thread. It must not wait for the other threads,
+    because some of them may wait for the main thread, or for exit callbacks that run after this one.
     """
     if _other_threads():
-        with contextlib.suppress(RuntimeError):  # Python 3.12.0 and 3.12.1 start no thread at exit
-            # The interpreter waits for this thread, as for all that are not daemons.
+        with contextlib.suppress(
+            RuntimeError
+        ):  # Python 3.12.0 and 3.12.1 cannot start a thread at exit.
+            # The interpreter waits for this thread, because it is no daemon.
             threading.Thread(target=_close_after_other_threads, name="odradek exit").start()
             return
     close_open_threads()
 
 
 def _other_threads() -> list[threading.Thread]:
-    """Return the threads for whose end the interpreter waits after the main thread."""
+    """Return the threads that the interpreter waits for after the main thread: all non-daemon threads except this
+    one.
+    """
     present = (threading.main_thread(), threading.current_thread())
     return [t for t in threading.enumerate() if not t.daemon and t not in present]
 
 
 def _close_after_other_threads() -> None:
-    while others := _other_threads():
-        for other in others:
-            other.join()
+    while threads := _other_threads():
+        for thread in threads:
+            thread.join()
     close_open_threads()
 
 
 def close_open_threads() -> None:
-    """Close the clients, producers and consumers that are open, newest first."""
+    """Close the open clients, producers and consumers, newest first."""
     for thread in list(_threads):
         for part in reversed(list(thread.open_parts)):
             if not thread.is_usable:
@@ -191,13 +201,13 @@ def close_open_threads() -> None:
 
 os.register_at_fork(after_in_child=_note_fork)
 
-# `atexit` runs too late: no thread can be started then, not even for a login. Before it, threading runs its own list of
-# exit callbacks.
+# Callbacks of `atexit` run too late, because no thread can be started then, not even for a login. The exit callbacks of
+# `threading` run earlier.
 getattr(threading, "_register_atexit", atexit.register)(close_at_end_of_program)
 
 
 class Facade(Generic[C_co]):
-    """An object of the async SDK (`core`), and the thread that it runs on."""
+    """A synchronous object: the asynchronous object `core`, and the thread that runs it."""
 
     def __init__(self, thread: LoopThread, core: C_co) -> None:
         self._thread = thread
@@ -207,7 +217,7 @@ class Facade(Generic[C_co]):
 def waits(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[C], P], T]:
-    """Return a method that runs the method of the same name of the async object and waits for the result."""
+    """Return a synchronous method that runs an asynchronous method and waits for its result."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -217,7 +227,7 @@ def waits(
 
 
 def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade[C], P], T]:
-    """Return a method that calls the method of the same name of the async object on the loop's thread."""
+    """Return a method that calls a plain method of the asynchronous object on the thread of the event loop."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:

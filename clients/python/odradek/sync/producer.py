@@ -1,9 +1,9 @@
 """The synchronous producer, and its transactions.
 
-The producer collects records in the caller's thread and passes them to the loop together. A switch to another thread
-costs more than sending a record. So `send` appends to a queue, and only the first record after the loop has emptied
-it wakes the loop. The queue is bounded: `send` waits while it is full, which happens while the producer's own buffer
-is full.
+The producer collects records in the caller's thread and passes them to the event loop in groups, because a switch to
+another thread costs more than sending a record. `send` appends to a queue, and wakes the event loop only if the queue
+was empty. The queue is bounded: `send` waits while the queue is full, which happens when the buffer of the asynchronous
+producer is full.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Delivery:
-    """The acknowledgement of a record, for which any thread can wait."""
+    """The acknowledgement of one record. Any thread can wait for it."""
 
     __slots__ = ("_callbacks", "_error", "_lock", "_metadata", "_thread", "_waiter")
 
@@ -62,7 +62,7 @@ class Delivery:
         return f"<Delivery {self._error or self._metadata or 'pending'}>"
 
     def done(self) -> bool:
-        """Return whether the record was acknowledged or failed."""
+        """Return whether the record was acknowledged or has failed."""
         return self._metadata is not None or self._error is not None
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
@@ -76,8 +76,8 @@ class Delivery:
         return self._metadata
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Wait for the acknowledgement or failure of the record, and return its error, or None. Raises
-        RequestTimedOut, and RuntimeError in a callback, which must not wait.
+        """Wait until the record is acknowledged or has failed, and return its error; None if it was acknowledged.
+        Raises RequestTimedOut. In a callback of the SDK, which must not wait, it raises RuntimeError.
         """
         with self._lock:
             if not self.done() and self._waiter is None:
@@ -90,8 +90,8 @@ class Delivery:
         return self._error
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(self)` on the SDK's thread when the record is acknowledged or failed. If this has happened
-        already, call it at once, on the caller's thread. Exceptions of the callback are logged.
+        """Call `callback(self)` on the SDK's thread when the record is acknowledged or has failed. If that has already
+        happened, call it immediately, on the caller's thread. Exceptions of the callback are logged.
         """
         with self._lock:
             if not self.done():
@@ -101,7 +101,7 @@ class Delivery:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a thread waits for the delivery, or it has a callback."""
+        """Whether a thread waits for the delivery, or a callback is registered."""
         return self._waiter is not None or self._callbacks is not None
 
     def _finish(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
@@ -116,7 +116,7 @@ class Delivery:
     def _call(self, callback: Callable[[Delivery], object]) -> None:
         try:
             callback(self)
-        except Exception:  # the program's code raised it; other records must not be affected
+        except Exception:  # An exception of the program's callback must not affect other records.
             _log.exception("The program's delivery callback raised an exception")
 
 
@@ -124,7 +124,7 @@ _Item = tuple[str, Any, Any, Headers | None, int | None, int | None, Delivery]
 
 
 class Producer:
-    """The synchronous form of `odradek.Producer`, whose methods need no `await`."""
+    """The synchronous form of `odradek.Producer`. Its methods need no `await`."""
 
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
         self._thread = thread
@@ -135,15 +135,17 @@ class Producer:
         self._is_draining = False
         self._drain: asyncio.Task[None] | None = None
         self._unsent: Iterator[_Item] = iter(())
-        """The iterator of the drain task. What is left in it was taken from the queue and is not sent yet."""
+        """The iterator of the drain task, over records that were removed from the queue but are not sent yet."""
         self._is_transactional = producer.options.transactional_id is not None
         self._transaction: AsyncTransaction | None = None
         self._unsendable: BaseException | None = None
-        """Why a record of the open transaction could not be sent; the transaction must not commit without it."""
+        """Why a record of the open transaction could not be sent, so that the transaction must not commit; None: no
+        such record.
+        """
         self._is_closed = False
         self._is_exiting = False
         self._lost_records = 0
-        """Records that failed at the exit of the interpreter; they are logged in one line."""
+        """The number of records that failed while the interpreter exited. They are logged in one line."""
         self._loss: BaseException | None = None
         thread.open_parts[self] = None
 
@@ -171,12 +173,13 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Put one record into the buffer. The call waits only for buffer space; errors of the record are raised by its
-        delivery.
+        """Put one record into the buffer. The call waits only for buffer space. Errors of the record are raised by its
+        `Delivery`.
 
         Raises:
-            BufferFull: the buffer had no space within `max_block_ms`; in a delivery callback, it has none now.
-            NotInTransaction: the producer is transactional, and no transaction is open.
+            BufferFull: the buffer had no space within `max_block_ms`. In a delivery callback, which cannot wait, the
+                buffer has no space now.
+            NotInTransaction: the producer is transactional, but no transaction is open.
         """
         delivery = Delivery(self._lock, self._thread)
         with self._lock:
@@ -185,7 +188,7 @@ class Producer:
             if not self._thread.is_usable:
                 self._thread.refuse()
             if self._is_transactional and self._transaction is None:
-                raise NotInTransaction("this producer sends in transactions only")
+                raise NotInTransaction("this producer can only send in a transaction")
             if len(self._waiting) >= WAITING_RECORDS_MAX:
                 self._wait_for_space(topic)
             self._waiting.append((topic, value, key, headers, partition, timestamp_ms, delivery))
@@ -204,7 +207,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait for its acknowledgement."""
+        """Send one record and wait for its acknowledgement. Raises the errors of `send` and of the delivery."""
         delivery = self.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
@@ -223,8 +226,8 @@ class Producer:
         return Transaction(self, self._producer.transaction())
 
     def run_transaction(self, work: Callable[[Transaction], T], *, attempts: int = 5) -> T:
-        """Run `work(transaction)` in a transaction, and return its result. If the transaction is aborted,
-        run it again.
+        """Run `work(transaction)` in a transaction, and return its result. If the transaction is aborted, run `work`
+        again, up to `attempts` times in total.
         """
         for pause_s in (*retry_pauses_s(attempts), None):
             try:
@@ -241,15 +244,15 @@ class Producer:
         self._thread.run(self._producer.init())
 
     def begin_transaction(self, transaction: AsyncTransaction) -> None:
-        """Begin a transaction; called by `Transaction`."""
+        """Begin a transaction. For `Transaction`."""
         self._thread.run(transaction.__aenter__())
         with self._lock:
             self._transaction, self._unsendable = transaction, None
 
     def drain_transaction(self) -> BaseException | None:
-        """Accept no more records, and pass all queued ones to the producer.
+        """Accept no more records in the transaction, and pass all queued records to the asynchronous producer.
 
-        Return the error of the first record of the transaction that failed, or None.
+        Return the error of the first record of the transaction that could not be sent; None if there is none.
         """
         with self._lock:
             self._transaction = None
@@ -257,11 +260,11 @@ class Producer:
         return self._unsendable
 
     def call_in_transaction(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a call of the open transaction; called by `Transaction`."""
+        """Run a call of the open transaction. For `Transaction`."""
         return self._thread.run(work)
 
     def end_transaction(self, work: Coroutine[Any, Any, None]) -> None:
-        """Commit or abort, after all records have been passed to the producer; called by `Transaction`."""
+        """Commit or abort, after all queued records were passed to the asynchronous producer. For `Transaction`."""
         with self._lock:
             self._transaction = None
 
@@ -277,11 +280,15 @@ class Producer:
             await asyncio.wait({self._drain})
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent before this call is acknowledged or failed. Raises FlushTimedOut."""
+        """Wait until every record that was sent before this call is acknowledged or has failed. Raises
+        FlushTimedOut.
+        """
         self._thread.run(self._flush(timeout_s))
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Send the buffered records for at most `timeout_s`, and fail the rest. May be called twice."""
+        """Send the buffered records for at most `timeout_s` seconds; other records fail with ClientClosed. May be
+        called twice.
+        """
         with self._lock:
             if self._is_closed:
                 return
@@ -292,7 +299,7 @@ class Producer:
         self._thread.open_parts.pop(self, None)
 
     def close_at_exit(self) -> None:
-        """Flush the records that the program left behind, for at most EXIT_FLUSH_S_MAX, and log what was lost."""
+        """Flush the records that are still buffered, for at most EXIT_FLUSH_S_MAX, and log what was lost."""
         self._is_exiting = True
         self.close(EXIT_FLUSH_S_MAX)
         if self._lost_records:
@@ -304,35 +311,43 @@ class Producer:
             )
 
     def explain_waiting(self) -> str:
-        """Return, in words, why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
+        """Return, in words for a user, why the oldest records are not acknowledged yet. The result is "" if all records
+        are acknowledged.
+        """
         return self._thread.call(self._producer.explain_waiting)
 
     def partitions_for(self, topic: str) -> int:
-        """Return the number of partitions of a topic."""
+        """Return the number of partitions of a topic. Waits for the metadata of the topic at its first use."""
         return self._thread.run(self._producer.partitions_for(topic))
 
     def _wait_for_space(self, topic: str) -> None:
-        """Wait for space in the queue; the caller holds the lock.
+        """Wait for space in the queue. The caller holds the lock.
 
-        A delivery callback must not wait, because it holds up the loop that makes space. It gets as much space again.
+        A delivery callback must not wait, because it blocks the event loop that frees space. For callbacks, the queue
+        may grow to twice its size.
         """
         if self._thread.is_current:
             if len(self._waiting) < 2 * WAITING_RECORDS_MAX:
                 return
-            raise BufferFull(f"no space for a record for {topic!r}, and a callback cannot wait")
+            raise BufferFull(
+                f"the buffer has no space for a record for {topic!r}, and a callback cannot wait"
+            )
         timeout_s = self._producer.options.max_block_ms / 1000
         has_space = self._space.wait_for(
             lambda: len(self._waiting) < WAITING_RECORDS_MAX or self._is_closed, timeout_s
         )
         if self._is_closed:
-            raise ClientClosed("the producer was closed while a record waited for space")
+            raise ClientClosed("the producer was closed while a record waited for buffer space")
         if not has_space:
-            raise BufferFull(f"no space for a record for {topic!r} within {timeout_s} s")
+            raise BufferFull(
+                f"the buffer had no space for a record for {topic!r} within {timeout_s} s"
+            )
 
     def _start_drain(self) -> None:
-        """Pass the queued records to the producer, unless a task does.
+        """Start the task that passes the queued records to the asynchronous producer, unless it is running.
 
-        What waits for the queue calls this too, because Ctrl-C may interrupt `send` before it wakes the loop.
+        Methods that wait for the queue to empty call this, too, because Ctrl-C may interrupt `send` before it wakes the
+        loop.
         """
         if self._drain is not None and not self._drain.done():
             return
@@ -350,12 +365,12 @@ class Producer:
                 self._unsent = iter(items)
                 for item in self._unsent:
                     await self._send(item)
-        except asyncio.CancelledError:  # the producer or its client was closed
+        except asyncio.CancelledError:  # The producer or its client was closed.
             with self._lock:
                 self._is_closed = True
-                left, self._waiting = (*self._unsent, *self._waiting), deque()
+                unsent_items, self._waiting = (*self._unsent, *self._waiting), deque()
                 self._space.notify_all()
-            for topic, *_, delivery in left:
+            for topic, *_, delivery in unsent_items:
                 closed = ClientClosed("the producer was closed before this record was sent")
                 self._fail(delivery, topic, closed)
             raise
@@ -405,8 +420,8 @@ class Producer:
             if deadline_s is not None and not self._drain.done():
                 unsent = 1 + length_hint(self._unsent) + len(self._waiting)
                 raise FlushTimedOut(
-                    f"{unsent} records still waited for their topic's partitions, or for buffer"
-                    f" space, after {timeout_s} s"
+                    f"after {timeout_s} s, {unsent} records still waited for the metadata of their topic,"
+                    " or for buffer space"
                 )
         await self._producer.flush(_remaining_s(deadline_s))
 
@@ -422,14 +437,14 @@ class Producer:
 
 
 def _remaining_s(deadline_s: float | None) -> float | None:
-    """Return the seconds until the deadline, on the clock of the running loop."""
+    """Return the seconds until the deadline, on the clock of the running event loop; None without a deadline."""
     if deadline_s is None:
         return None
     return max(0.0, deadline_s - asyncio.get_running_loop().time())
 
 
 class Transaction:
-    """The synchronous form of `odradek.Transaction`. One thread sends its records and ends it."""
+    """The synchronous form of `odradek.Transaction`. One thread must send its records and end it."""
 
     def __init__(self, producer: Producer, core: AsyncTransaction) -> None:
         self._producer = producer
@@ -457,12 +472,12 @@ class Transaction:
         return self._core.is_open
 
     def send_offsets(self, offsets: ByPartition[int], group: Consumer | GroupIdentity) -> None:
-        """Add offsets of the consumer's group to the transaction: they are committed when the transaction commits."""
+        """Add offsets of a consumer group to the transaction. They are committed when the transaction commits."""
         reader = group if isinstance(group, GroupIdentity) else group._core
         self._producer.call_in_transaction(self._core.send_offsets(offsets, reader))
 
     def commit(self) -> None:
-        """Wait until all records are acknowledged, and commit. Raises what `odradek.Transaction.commit` raises."""
+        """Wait until all records are acknowledged, and commit. Raises the errors of `odradek.Transaction.commit`."""
         failure = self._producer.drain_transaction()
         if failure is None:
             self._producer.end_transaction(self._core.commit())
@@ -474,5 +489,5 @@ class Transaction:
         ) from failure
 
     def abort(self) -> None:
-        """Abort the transaction, so that none of its records and offsets take effect."""
+        """Abort the transaction, so that none of its records and offsets takes effect."""
         self._producer.end_transaction(self._core.abort())

@@ -1,7 +1,7 @@
-"""Support for tests of programs that use Odradek: a cluster in memory, and pytest fixtures.
+"""Support for tests of programs that use Odradek: an in-memory cluster, and pytest fixtures.
 
-`MemoryCluster` needs nothing but this package. For the fixtures put
-`pytest_plugins = ["odradek.testing.fixtures"]` into the top `conftest.py`.
+`MemoryCluster` needs only this package. To use the fixtures, put `pytest_plugins = ["odradek.testing.fixtures"]` into
+the top `conftest.py`.
 """
 
 from odradek.testing.memory_cluster import MemoryCluster, MemoryTransport

@@ -1,8 +1,8 @@
-"""pytest fixtures for a cluster in memory, and for one of real processes.
+"""pytest fixtures for an in-memory cluster, and for a cluster of real processes.
 
-Use them by `pytest_plugins = ["odradek.testing.fixtures"]` in the top `conftest.py`. `odradek_memory` needs no other
-package; `odradek_bootstrap` starts `odradek dev` once a session, with one broker and one controller, and needs the
-extra `odradek[server]`.
+To use them, put `pytest_plugins = ["odradek.testing.fixtures"]` into the top `conftest.py`. `odradek_memory` needs no
+other package. `odradek_bootstrap` starts `odradek dev` once per test session, with one broker and one controller, and
+needs the extra `odradek[server]`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def start_dev_cluster(
     """Start `odradek dev`, and wait until the cluster accepts writes. Its output goes to data_dir/dev.log.
 
     Raises:
-        RuntimeError: the process ended, or was not ready in time; the message has the end of its log.
+        RuntimeError: the process ended, or was not ready in time. The message has the end of its log.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     log_path = data_dir / "dev.log"
@@ -74,8 +74,8 @@ def start_dev_cluster(
 
 
 def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
-    """Stop the cluster with all its processes: close its standard input, then send SIGTERM, and SIGKILL if it still
-    runs.
+    """Stop the cluster with all its processes: close its standard input, then send SIGTERM, and then SIGKILL if it is
+    still running.
     """
     if process.stdin is not None:
         process.stdin.close()
@@ -94,7 +94,7 @@ def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def odradek_memory() -> MemoryCluster:
-    """Yield a new cluster in memory with one broker, which creates topics at their first use."""
+    """Return a new in-memory cluster with one broker, which creates topics when they are first used."""
     return MemoryCluster(auto_create_topics=True)
 
 
@@ -110,12 +110,12 @@ def odradek_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevClu
 
 @pytest.fixture
 def odradek_bootstrap(odradek_cluster: DevCluster) -> str:
-    """Return the bootstrap address of the session's real cluster, for `Client`."""
+    """Return the bootstrap address of the real cluster of this session, for `Client`."""
     return odradek_cluster.bootstrap
 
 
 def _line(source: IO[bytes], timeout_s: float) -> bytes:
-    """Read one line; empty if none arrives in time."""
+    """Return one line, or b"" if no whole line arrives in time."""
     deadline_s = time.monotonic() + timeout_s
     line = b""
     with selectors.DefaultSelector() as selector:

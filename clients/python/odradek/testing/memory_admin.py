@@ -1,4 +1,4 @@
-"""The AdminService of the in-memory cluster: requests about topics, configs, records and the cluster."""
+"""The AdminService of the in-memory cluster: requests for topics, configs, records, replicas and the cluster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _create_topics(
 
 
 def _config_problem(configs: Mapping[str, str], names: Sequence[str] = ()) -> str | None:
-    """Return why a topic cannot have these configs, or has none with one of `names`; None if it can."""
+    """Return why a topic cannot have these configs, or why one of `names` is no topic config; None if all are valid."""
     try:
         for name in names:
             definition_of(ConfigResourceType.TOPIC, name)
@@ -96,7 +96,9 @@ def _create_partitions(
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif new.total_count <= len(topic.partitions):
             result.error_code = ErrorCode.INVALID_PARTITIONS
-            result.error_message = f"topic {new.name!r} has {len(topic.partitions)} already"
+            result.error_message = (
+                f"topic {new.name!r} already has {len(topic.partitions)} partitions"
+            )
         elif not request.validate_only:
             cluster.add_partitions(new.name, new.total_count - len(topic.partitions))
     return response

@@ -31,7 +31,9 @@ MESSAGE_BYTES_MAX = 1 << 20
 def find(
     cluster: MemoryState, broker_id: int, name: str, index: int, client_epoch: int = -1
 ) -> tuple[ErrorCode, MemoryPartition | None]:
-    """Return the partition, and the error code if this broker must not serve it."""
+    """Return (NONE, the partition), or the error code with which this broker must refuse the request. `client_epoch` is
+    the leader epoch in the request; -1: none.
+    """
     partition = cluster.partition(name, index)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -88,17 +90,19 @@ async def _watch(
 ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
     request = await anext(requests)
     names = None if request.all_topics else list(request.topics)
-    sent_offset, is_first, known = -1, True, dict[bytes, str]()
+    sent_offset, is_first, sent_topics = -1, True, dict[bytes, str]()
     while True:
         if cluster.metadata_offset != sent_offset:
             sent_offset = cluster.metadata_offset
             metadata = cluster.metadata(names)
             present = {t.topic_id: t.name for t in metadata.topics if not t.error_code}
-            removed = sorted(known[topic_id] for topic_id in known.keys() - present.keys())
+            removed = sorted(
+                sent_topics[topic_id] for topic_id in sent_topics.keys() - present.keys()
+            )
             yield pb.WatchMetadataResponse(
                 metadata=metadata, is_full=is_first, removed_topics=removed
             )
-            is_first, known = False, present
+            is_first, sent_topics = False, present
             continue
         await cluster.wait_change()
 
@@ -170,7 +174,7 @@ def _init_producer_id(
 
 
 class _Session:
-    """The state of one fetch stream, from its requests so far: partitions, credit and settings."""
+    """The state of one fetch stream: its partitions, credit and settings after all requests so far."""
 
     def __init__(self) -> None:
         self.wanted: dict[TopicPartition, pb.FetchPartition] = {}

@@ -5,17 +5,17 @@
     async with cluster.client() as client:
         ...
 
-It uses the SDK's wire messages and behaves like a real cluster where clients depend on it: it validates batches,
-assigns offsets, recognizes repeated batches of a producer and refuses gaps in its sequence, fences leaders by epoch,
-bounds fetches by credit and identifies topics by id. Consumer groups share partitions, rebalance, and fence members
-(`groups`). It does not replicate: all brokers share one log per partition, so killing a broker loses nothing;
-`lose_records` does.
+It uses the SDK's wire messages and behaves like a real cluster in everything that clients depend on: it validates
+batches, assigns offsets, recognizes duplicate batches of a producer, refuses gaps in a producer's sequence, fences
+leaders by epoch, limits fetches by credit, and identifies topics by id. Consumer groups share partitions, rebalance,
+and fence members (`groups`). Records are not replicated: all brokers share one log per partition, so no records are
+lost when a broker is killed. `lose_records` loses records.
 
-Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of
-a partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`,
-`time_out_transaction`, `end_lease` (of a task of a staged write), `time_out_step` (of its prepared tasks),
-`fail_next_call` and `lose_next_responses` (an error code, or no response, for the next calls of a method of
-transactions and staged writes).
+These methods cause faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next
+produce or fetch requests of a partition), `lose_next_answers` (the broker writes, but its response is lost),
+`lose_records`, `time_out_transaction`, `end_lease` (the lease of a task of a staged write), `time_out_step` (the
+prepared tasks of a step), `fail_next_call` and `lose_next_responses` (an error code, or no response, for the next calls
+of a method for transactions or staged writes).
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 
-KEEPALIVE_S = 2.0  # a connection to a broker that hangs breaks after this time, as over gRPC
+KEEPALIVE_S = (
+    2.0  # A connection to a broker that hangs breaks after this time, as it does over gRPC.
+)
 
 
 class MemoryCluster(MemoryState):
-    """A cluster in memory, with methods that cause faults."""
+    """An in-memory cluster, with methods that cause faults."""
 
     @property
     def bootstrap(self) -> str:
-        """The endpoints of all brokers, HOST:PORT,..."""
+        """The endpoints of all brokers, as HOST:PORT,..."""
         return ",".join(self.endpoints.values())
 
     def transport(self) -> MemoryTransport:
@@ -77,7 +79,7 @@ class MemoryCluster(MemoryState):
         return self.topics[name].partitions[index].log
 
     def move_leader(self, name: str, index: int, to: int, *, tell: bool = True) -> None:
-        """Make another broker the leader of a partition. With `tell=False` clients receive no new metadata."""
+        """Make another broker the leader of a partition. With `tell=False`, clients receive no new metadata."""
         partition = self.topics[name].partitions[index]
         partition.leader_id = to
         partition.leader_epoch += 1
@@ -85,8 +87,8 @@ class MemoryCluster(MemoryState):
             self.changed()
 
     def kill(self, broker_id: int, *, elect: bool = True) -> None:
-        """Stop a broker and break its connections. Other brokers become the leaders of its partitions, unless
-        `elect=False`.
+        """Stop a broker and break its connections. Unless `elect` is False, other brokers become the leaders of its
+        partitions.
         """
         self.alive.discard(broker_id)
         self._break_connections(broker_id)
@@ -94,8 +96,8 @@ class MemoryCluster(MemoryState):
             self.elect()
 
     def elect(self) -> None:
-        """Elect a live leader for each partition whose leader is stopped; a partition without a live
-        replica has none.
+        """Elect a live leader for each partition whose leader is stopped. A partition without a live replica gets no
+        leader.
         """
         for topic in self.topics.values():
             for partition in topic.partitions:
@@ -107,15 +109,15 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def start(self, broker_id: int) -> None:
-        """Start a stopped broker again. It becomes the leader of partitions that have none, and moves of partitions
-        that waited for it end.
+        """Start a stopped broker again. It becomes the leader of partitions that have no leader, and moves of
+        partitions that waited for it end.
         """
         self.alive.add(broker_id)
         self.end_moves()
         self.elect()
 
     def freeze(self, broker_id: int) -> None:
-        """Make a broker hang, as SIGSTOP does: it responds to nothing, until keepalive breaks its connections."""
+        """Make a broker hang, as SIGSTOP does. It does not respond, and its connections break after KEEPALIVE_S."""
         self.frozen.add(broker_id)
         asyncio.get_running_loop().call_later(KEEPALIVE_S, self._break_if_frozen, broker_id)
 
@@ -125,25 +127,23 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def disconnect(self, broker_id: int) -> None:
-        """Break the connections of a broker. Requests without a response may or may not have been carried out."""
+        """Break the connections of a broker. Requests without a response may or may not have been executed."""
         self._break_connections(broker_id)
 
     def fail_next(self, kind: str, name: str, index: int, *codes: ErrorCode) -> None:
         """Respond to the next requests of `kind` ("produce", "fetch" or "offsets") for a partition with these error
-        codes.
-
-        `ErrorCode.NONE` lets a request through.
+        codes, one for each request. `ErrorCode.NONE` executes the request.
         """
         self._faults[kind, TopicPartition(name, index)].extend(codes)
 
     def fail_next_call(self, method: str, *codes: ErrorCode) -> None:
-        """Respond to the next calls of a method with these error codes, without carrying them out. It must be a method
+        """Respond to the next calls of a method with these error codes, without executing them. The method must be one
         that changes transactions, such as "EndTransaction" or "CompleteStep".
         """
         self.transactions.faults[method].extend(codes)
 
     def lose_next_responses(self, method: str, count: int = 1) -> None:
-        """Carry out the next calls of a method, but lose the responses. The method is "EndTransaction", "OpenStaged",
+        """Execute the next calls of a method, but lose the responses. The method is "EndTransaction", "OpenStaged",
         "PrepareStaged", "CompleteStep" or "AbortStaged".
         """
         self.transactions.responses_to_lose[method] += count
@@ -153,7 +153,9 @@ class MemoryCluster(MemoryState):
         self.lose_next_responses("EndTransaction", count)
 
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:
-        """Append the batches of the next produce requests, but break the connection instead of responding."""
+        """Append the batches of the next produce requests for a partition, but break the connection instead of
+        responding.
+        """
         self._responses_to_lose[TopicPartition(name, index)] += count
 
     def lose_records(self, name: str, index: int, from_offset: int) -> None:
@@ -165,18 +167,17 @@ class MemoryCluster(MemoryState):
         self.move_leader(name, index, partition.leader_id)
 
     def time_out_transaction(self, transactional_id: str) -> None:
-        """Abort the open transaction of this transactional id, as if its timeout had passed.
-
-        Its producer may continue after it has called `abort`.
+        """Abort the open transaction of this transactional id, as if its timeout had passed. After a call of `abort`,
+        its producer can continue.
         """
         self.transactions.time_out(transactional_id)
 
     def end_lease(self, query: str, task: str) -> None:
-        """Abort a task of a staged write, as if its lease had ended. `task` is the name under which it was opened."""
+        """Abort a task of a staged write, as if its lease had expired. `task` is the name that was passed to `open`."""
         self.staged_writes.end_lease(query, task)
 
     def time_out_step(self, query: str, step: int) -> None:
-        """Abort the prepared tasks of a step, as if all processes of its query were silent for too long."""
+        """Abort the prepared tasks of a step, as if no process of its query had renewed them for too long."""
         self.staged_writes.time_out_step(query, step)
 
     def _break_if_frozen(self, broker_id: int) -> None:
@@ -196,9 +197,7 @@ MESSAGES_MAX = 64
 
 
 class MemoryTransport:
-    """The transport to a `MemoryCluster`. It encodes and decodes every message, as a transport over the
-    network does.
-    """
+    """The transport to a `MemoryCluster`. It encodes and decodes every message, as a network transport does."""
 
     def __init__(self, cluster: MemoryState) -> None:
         self._cluster = cluster
@@ -263,7 +262,7 @@ class MemoryStream:
         await self._unless_broken(self._requests.put(self._method.encode(request)))
 
     async def receive(self) -> Any:
-        """Return the next message, or None at the end."""
+        """Return the next message, or None if the broker ended the stream."""
         self._connect()
         message = await self._unless_broken(self._responses.get())
         return None if message is None else self._method.decode(message)
@@ -324,7 +323,7 @@ class MemoryStream:
 
 def _reach(cluster: MemoryState, endpoint: str) -> int:
     if endpoint.rpartition(":")[0].endswith(".invalid"):
-        raise NameUnresolvable(endpoint, "its name does not resolve on this machine")
+        raise NameUnresolvable(endpoint, "its host name cannot be resolved on this machine")
     for broker_id, broker_endpoint in cluster.endpoints.items():
         if broker_endpoint == endpoint:
             if broker_id in cluster.alive:

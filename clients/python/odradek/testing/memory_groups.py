@@ -1,17 +1,17 @@
-"""Consumer groups of the in-memory cluster: one coordinator, members by KIP-848, offsets.
+"""The consumer groups of the in-memory cluster: one coordinator, members (KIP-848), committed offsets.
 
-A group has an epoch, which grows when members, subscriptions or the topics they read change; then every member gets a
-target assignment. Each heartbeat of a member brings it closer to its target:
+A group has an epoch, which is incremented when its members, their subscriptions or the subscribed topics change. Every
+member then gets a new target assignment. Each heartbeat of a member moves its assignment towards the target:
 
-    STABLE --target shrinks--> REVOKING --its heartbeat no longer owns the rest--> STABLE
+    STABLE --target shrinks--> REVOKING --a heartbeat no longer owns the revoked partitions--> STABLE
        ^                           |
-       +-- join --  OUTSIDE  <-----+ leaves, is silent for `session_s`, or revokes for longer than it may
+       +-- join --  OUTSIDE  <-----+ leaves, sends no heartbeat for `session_s`, or revokes for too long
 
-Invariants: a partition is held by one member at most, from the response that names it until a heartbeat without
-it, or the member's end; a member has the group's epoch only when it holds nothing beyond its target; a commit
-needs the present epoch of the member, so a removed member cannot change the offsets of the group.
+Invariants: a partition is owned by at most one member, from the response that assigns it until a heartbeat without it,
+or until the member is removed. A member gets the group's epoch only when it owns no partition outside its target. A
+commit needs the member's current epoch, so a removed member cannot change the group's offsets.
 
-Timeouts are checked when a request arrives, by the clock of the event loop. All brokers coordinate all groups.
+Timeouts are checked when a request arrives, on the clock of the event loop. Every broker coordinates all groups.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 SESSION_S: Final = 45.0
 HEARTBEAT_INTERVAL_MS: Final = 50
-"""Shorter than a broker's, because tests wait for rebalances."""
+"""Shorter than that of a real broker, because tests wait for rebalances."""
 _REBALANCE_TIMEOUT_MS: Final = 60_000
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
 
 PartitionId: TypeAlias = tuple[bytes, int]
-"""The id of a topic and the index of a partition."""
+"""(topic id, partition index)"""
 
 
 @dataclass(slots=True)
 class MemoryMember:
-    """One member, as the coordinator sees it."""
+    """The coordinator's state of one member."""
 
     member_id: str
     instance_id: str | None
@@ -53,20 +53,20 @@ class MemoryMember:
     assigned: frozenset[PartitionId] = frozenset()
     """The assignment in the last response to this member."""
     revoking: frozenset[PartitionId] = frozenset()
-    """Partitions that this member must give up and may still own."""
+    """Partitions that this member must revoke and may still own."""
     revoking_since_s: float = 0.0
     is_away: bool = False
-    """Whether it is a static member that left for a while; its partitions stay assigned."""
+    """Whether this is a static member that has left temporarily. Its partitions stay assigned to it."""
 
     @property
     def held(self) -> frozenset[PartitionId]:
-        """The partitions that this member may still own, so that no other member may own them."""
+        """The partitions that this member may still own, so that they must not be assigned to other members."""
         return self.assigned | self.revoking
 
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """The offset of the next record to read, for the topic with this id."""
+    """The offset of the next record to read. `topic_id` is the topic that it was committed for."""
 
     topic_id: bytes
     offset: int
@@ -76,21 +76,21 @@ class CommittedOffset:
 
 @dataclass(slots=True)
 class MemoryGroup:
-    """A group: its members by id, and its committed offsets by topic and partition."""
+    """A group: its members by member id, and its committed offsets by topic and partition."""
 
     epoch: int = 0
     members: dict[str, MemoryMember] = field(default_factory=dict)
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     planned_for: object = None
-    """The assignor, subscriptions and partitions from which the targets were computed."""
+    """The assignor, subscriptions and partitions from which the current targets were computed."""
 
     def remove(self, member: MemoryMember) -> None:
-        """Remove a member, so that its partitions are free."""
+        """Remove a member, so that its partitions can be assigned to others."""
         del self.members[member.member_id]
 
 
 class MemoryGroups:
-    """The coordinator of all groups of a cluster in memory."""
+    """The coordinator of all groups of an in-memory cluster."""
 
     def __init__(
         self,
@@ -100,19 +100,19 @@ class MemoryGroups:
         session_s: float = SESSION_S,
     ) -> None:
         self.session_s = session_s
-        """The session timeout: a member without a heartbeat for longer is removed from its group."""
+        """The session timeout. A member that sends no heartbeat for longer is removed from its group."""
         self._topics = topics
         self._live_brokers = live_brokers
         self._groups: dict[str, MemoryGroup] = {}
 
     def heartbeat(self, beat: pb.GroupHeartbeatRequest, now_s: float) -> pb.GroupHeartbeatResponse:
-        """Let a member join, stay or leave, and return its assignment."""
+        """Let a member join, stay in or leave its group, and return its assignment."""
         group = self._groups.setdefault(beat.group_id, MemoryGroup())
         self._expire(group, now_s)
         if beat.assignor not in ("", "uniform", "range"):
             return pb.GroupHeartbeatResponse(
                 error_code=ErrorCode.UNSUPPORTED_ASSIGNOR,
-                error_message=f"assignor {beat.assignor!r}; there are uniform and range",
+                error_message=f"there is no assignor {beat.assignor!r}: use uniform or range",
             )
         if (problem := _pattern_problem(beat.subscribed_pattern)) is not None:
             return pb.GroupHeartbeatResponse(
@@ -128,7 +128,7 @@ class MemoryGroups:
         elif member is None:
             return _refused(ErrorCode.UNKNOWN_MEMBER_ID)
         elif beat.member_epoch != member.epoch:
-            # If the response with the present epoch was lost, the member repeats the previous epoch.
+            # If the response with the current epoch was lost, the member sends its previous epoch again.
             owned = _owned(beat)
             if beat.member_epoch != member.previous_epoch or not owned <= member.held:
                 group.remove(member)
@@ -139,7 +139,7 @@ class MemoryGroups:
         self._plan(group)
         if beat.has_owned:
             member.revoking &= _owned(beat)
-        if beat.member_epoch == 0:  # a new member owns nothing, so it has nothing to give up
+        if beat.member_epoch == 0:  # A new member owns no partitions, so it has nothing to revoke.
             member.assigned &= member.target
         self._reconcile(group, member, now_s)
         return self._assignment_response(member)
@@ -147,18 +147,18 @@ class MemoryGroups:
     def _join(
         self, group: MemoryGroup, beat: pb.GroupHeartbeatRequest, now_s: float
     ) -> MemoryMember | None:
-        """Add a member with epoch 0. Return None while another member has the same group.instance.id."""
+        """Add a member with epoch 0. Return None if another member that is not away has the same instance id."""
         instance_id = beat.instance_id if beat.HasField("instance_id") else None
         member = MemoryMember(beat.member_id, instance_id, now_s)
-        for other in list(group.members.values()):
-            is_same = other.member_id == beat.member_id
-            if not is_same and (instance_id is None or other.instance_id != instance_id):
+        for existing in list(group.members.values()):
+            is_same = existing.member_id == beat.member_id
+            if not is_same and (instance_id is None or existing.instance_id != instance_id):
                 continue
-            if not is_same and not other.is_away:
+            if not is_same and not existing.is_away:
                 return None
-            if other.is_away:
-                member.target = member.assigned = other.assigned
-            group.remove(other)
+            if existing.is_away:
+                member.target = member.assigned = existing.assigned
+            group.remove(existing)
         group.members[member.member_id] = member
         return member
 
@@ -183,7 +183,7 @@ class MemoryGroups:
         self._plan(group)
 
     def _plan(self, group: MemoryGroup) -> None:
-        """If members, subscriptions or topics changed, compute new target assignments and raise the epoch."""
+        """If members, subscriptions or topics have changed, compute new target assignments and increment the epoch."""
         readable = {m.member_id: self._readable(m) for m in group.members.values()}
         assignor = next((m.assignor for m in group.members.values() if m.assignor), "uniform")
         basis = (assignor, readable)
@@ -197,7 +197,7 @@ class MemoryGroups:
             member.target = targets[member.member_id]
 
     def _readable(self, member: MemoryMember) -> frozenset[PartitionId]:
-        """Return the partitions of the topics that a member subscribes to."""
+        """Return the partitions of all topics that a member subscribes to."""
         pattern = None if member.pattern is None else re.compile(member.pattern)
         return frozenset(
             (topic.topic_id, index)
@@ -207,12 +207,12 @@ class MemoryGroups:
         )
 
     def _reconcile(self, group: MemoryGroup, member: MemoryMember, now_s: float) -> None:
-        beyond = member.assigned - member.target
-        if beyond:
+        excess = member.assigned - member.target
+        if excess:
             if not member.revoking:
                 member.revoking_since_s = now_s
-            member.revoking |= beyond
-            member.assigned -= beyond
+            member.revoking |= excess
+            member.assigned -= excess
         if member.revoking:
             return
         if member.epoch != group.epoch:
@@ -241,7 +241,7 @@ class MemoryGroups:
         return list(topics.values())
 
     def commit(self, request: pb.CommitOffsetsRequest, now_s: float) -> pb.CommitOffsetsResponse:
-        """Commit the offsets of those partitions that exist."""
+        """Commit the offsets of the partitions that exist."""
         code = self.commit_error(request, now_s)
         if code is not ErrorCode.NONE:
             return pb.CommitOffsetsResponse(error_code=code)
@@ -262,13 +262,13 @@ class MemoryGroups:
         return response
 
     def commit_error(self, request: pb.CommitOffsetsRequest, now_s: float) -> ErrorCode:
-        """Return the error code if this member may not commit offsets now, else NONE."""
+        """Return the error code if this member may not commit offsets now, otherwise NONE."""
         group = self._groups.setdefault(request.group_id, MemoryGroup())
         self._expire(group, now_s)
         return _commit_error(group, request)
 
     def store(self, request: pb.CommitOffsetsRequest) -> None:
-        """Commit these offsets, without a check of the member."""
+        """Commit these offsets, without checking the member."""
         group = self._groups.setdefault(request.group_id, MemoryGroup())
         for item in request.offsets:
             name = item.partition
@@ -279,23 +279,29 @@ class MemoryGroups:
                 )
 
     def fetch_offsets(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
-        """Return the committed offsets of these partitions, or of all; -1 for a partition without one."""
+        """Return the committed offsets of these partitions, or of all partitions. -1: the partition has no committed
+        offset.
+        """
         group = self._groups.get(request.group_id, MemoryGroup())
-        wanted = [(name.topic, name.partition) for name in request.partitions]
+        requested = [(name.topic, name.partition) for name in request.partitions]
         response = pb.FetchOffsetsResponse()
-        for topic, index in wanted or sorted(group.offsets):
+        for topic, index in requested or sorted(group.offsets):
             committed = group.offsets.get((topic, index))
-            known = self._topics.get(topic)
+            topic_state = self._topics.get(topic)
             result = response.offsets.add(offset=-1, leader_epoch=-1)
             result.partition.topic, result.partition.partition = topic, index
-            # Offsets are deleted with their topic; a new topic of the same name has none.
-            if committed is not None and known is not None and known.topic_id == committed.topic_id:
+            # Committed offsets are deleted with their topic. A new topic with the same name has none.
+            if (
+                committed is not None
+                and topic_state is not None
+                and topic_state.topic_id == committed.topic_id
+            ):
                 result.offset, result.leader_epoch = committed.offset, committed.leader_epoch
                 result.metadata = committed.metadata
         return response
 
     def list_groups(self, now_s: float) -> pb.ListGroupsResponse:
-        """Return all groups with members or offsets."""
+        """Return all groups that have members or committed offsets."""
         response = pb.ListGroupsResponse()
         for group_id in sorted(self._groups):
             group = self._found(group_id, now_s)
@@ -309,7 +315,7 @@ class MemoryGroups:
         return response
 
     def describe(self, group_id: str, now_s: float) -> pb.GroupDescription:
-        """Return the members of a group with their assignments."""
+        """Return a group, and its members with their assignments."""
         group = self._found(group_id, now_s)
         if group is None:
             return pb.GroupDescription(
@@ -335,7 +341,7 @@ class MemoryGroups:
         return response
 
     def delete(self, group_id: str, now_s: float) -> ErrorCode:
-        """Delete a group without members."""
+        """Delete a group without members, and return the error code."""
         group = self._found(group_id, now_s)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -347,7 +353,7 @@ class MemoryGroups:
     def delete_offsets(
         self, request: pb.DeleteOffsetsRequest, now_s: float
     ) -> pb.DeleteOffsetsResponse:
-        """Delete offsets of topics that no member subscribes to."""
+        """Delete committed offsets of topics that no member subscribes to."""
         group = self._found(request.group_id, now_s)
         if group is None:
             return pb.DeleteOffsetsResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -397,7 +403,7 @@ def _refused(code: ErrorCode) -> pb.GroupHeartbeatResponse:
 
 
 def _commit_error(group: MemoryGroup, request: pb.CommitOffsetsRequest) -> ErrorCode:
-    # The caller is an administrator, or a consumer that assigns its own partitions.
+    # Without a member id, the caller is an administrator, or a consumer that assigns its own partitions.
     if not request.member_id:
         return ErrorCode.UNKNOWN_MEMBER_ID if group.members else ErrorCode.NONE
     member = group.members.get(request.member_id)
@@ -416,11 +422,13 @@ def _state(group: MemoryGroup) -> str:
 
 
 Readable: TypeAlias = dict[str, frozenset[PartitionId]]
-"""The partitions that each member can be assigned, by member id."""
+"""By member id: the partitions that the member can be assigned."""
 
 
 def _range(readable: Readable) -> Readable:
-    """Assign contiguous partitions topic by topic; the first members get one more."""
+    """Assign contiguous partitions of each topic. The first members get one more partition if they cannot be shared
+    evenly.
+    """
     targets: dict[str, set[PartitionId]] = {member_id: set() for member_id in readable}
     for topic_id in sorted({i for partitions in readable.values() for i, _ in partitions}):
         members = sorted(m for m, partitions in readable.items() if (topic_id, 0) in partitions)
@@ -434,19 +442,19 @@ def _range(readable: Readable) -> Readable:
 
 
 def _uniform(readable: Readable, previous: Readable) -> Readable:
-    """Keep present assignments, and move partitions until loads differ by at most one where subscriptions
-    allow it.
+    """Keep current assignments, and move partitions until the members differ by at most one partition, as far as
+    subscriptions allow it.
     """
     targets: dict[str, set[PartitionId]] = {}
-    taken: set[PartitionId] = set()
+    assigned: set[PartitionId] = set()
     for member_id in sorted(readable):
-        targets[member_id] = set(previous[member_id] & readable[member_id]) - taken
-        taken |= targets[member_id]
+        targets[member_id] = set(previous[member_id] & readable[member_id]) - assigned
+        assigned |= targets[member_id]
 
     def by_load(members: Iterable[str]) -> list[str]:
         return sorted(members, key=lambda member_id: (len(targets[member_id]), member_id))
 
-    for partition in sorted(frozenset[PartitionId]().union(*readable.values()) - taken):
+    for partition in sorted(frozenset[PartitionId]().union(*readable.values()) - assigned):
         least = by_load(m for m, partitions in readable.items() if partition in partitions)[0]
         targets[least].add(partition)
     while True:

@@ -29,8 +29,6 @@ class _ProducerState:
 
 @dataclass(slots=True)
 class StoredBatch:
-    """A batch in the log."""
-
     base_offset: int
     next_offset: int
     data: bytes
@@ -38,7 +36,7 @@ class StoredBatch:
 
 
 class MemoryLog:
-    """The log of one partition, which all brokers of the in-memory cluster share."""
+    """The log of one partition. All brokers of the in-memory cluster share it."""
 
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
@@ -58,13 +56,13 @@ class MemoryLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset before which every transaction has ended."""
+        """The first offset of the oldest open transaction; without one, the log end offset."""
         return min(self._open.values(), default=self.log_end_offset)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, is_commit: bool, leader_epoch: int
     ) -> None:
-        """Append the marker that ends the transaction of a producer, as a leader does."""
+        """Append the marker that ends a producer's transaction, as a leader does."""
         first_offset = self._open.pop(producer_id, None)
         marker = encode_marker(
             ControlType.COMMIT if is_commit else ControlType.ABORT,
@@ -80,7 +78,7 @@ class MemoryLog:
         self._producers[producer_id] = _ProducerState(producer_epoch)
 
     def append(self, records: bytes, leader_epoch: int) -> tuple[ErrorCode, int]:
-        """Append whole batches as a leader does. Returns (error code, base offset of the first)."""
+        """Append whole batches as a leader does. Return (error code, base offset of the first batch)."""
         try:
             placed = list(iter_headers(records))
             if not placed:
@@ -102,7 +100,9 @@ class MemoryLog:
     def read(
         self, offset: int, bytes_max: int, *, end_offset: int | None = None
     ) -> Iterator[StoredBatch]:
-        """Read batches, beginning with the one that has `offset`. The first batch is returned whatever its size."""
+        """Yield batches, beginning with the one that contains `offset`. The first batch is returned even if it is
+        larger than `bytes_max`.
+        """
         remaining_bytes = bytes_max
         for number, batch in enumerate(self.batches[self._find(offset) :]):
             if end_offset is not None and batch.base_offset >= end_offset:
@@ -113,7 +113,7 @@ class MemoryLog:
             yield batch
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
-        """Return (offset, timestamp) of the first record at or after this time; (-1, -1) if there is none."""
+        """Return (offset, timestamp) of the first record at or after this time; (-1, -1) if there is no such record."""
         for batch in self.batches:
             if batch.header.max_timestamp_ms < timestamp_ms:
                 continue
@@ -132,13 +132,13 @@ class MemoryLog:
         return best
 
     def delete_before(self, offset: int) -> None:
-        """Raise the log start offset, as DeleteRecords and retention do."""
+        """Increase the log start offset, as DeleteRecords and retention do."""
         self.log_start_offset = max(self.log_start_offset, offset)
         while self.batches and self.batches[0].next_offset <= self.log_start_offset:
             self.batches.pop(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log to `offset`, as an unclean election does. Only whole batches are removed."""
+        """Truncate the log to `offset`, as an unclean leader election does. Only whole batches are removed."""
         while self.batches and self.batches[-1].next_offset > offset:
             self.batches.pop()
         self.log_end_offset = self.batches[-1].next_offset if self.batches else offset
@@ -148,13 +148,13 @@ class MemoryLog:
             self._remember(batch.header, batch.base_offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest epoch at or below this one, its end offset); (-1, -1) if unknown (KIP-320)."""
-        found = (-1, -1)
-        for index, (epochs, _) in enumerate(self.leader_epoch_starts):
-            if epochs <= epoch:
+        """Return (largest epoch that is not above `epoch`, its end offset) as in KIP-320; (-1, -1) if there is none."""
+        result = (-1, -1)
+        for index, (start_epoch, _) in enumerate(self.leader_epoch_starts):
+            if start_epoch <= epoch:
                 later = self.leader_epoch_starts[index + 1 :]
-                found = (epochs, later[0][1] if later else self.log_end_offset)
-        return found
+                result = (start_epoch, later[0][1] if later else self.log_end_offset)
+        return result
 
     def _append_one(
         self, data: bytes, header: BatchHeader, leader_epoch: int
@@ -186,8 +186,8 @@ class MemoryLog:
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
         """Check the sequence numbers of a batch.
 
-        Returns NONE and -1 if the batch is to be appended, NONE and its offset if it repeats an earlier one. Like
-        Odradek's and Kafka's brokers, it accepts any first sequence number of a producer that it does not remember.
+        Return (NONE, -1) if the batch must be appended, and (NONE, its offset) if it is a duplicate of an earlier
+        batch. Like the brokers of Odradek and Kafka, this accepts any first sequence number of an unknown producer.
         """
         state = self._producers.get(header.producer_id)
         if state is None:
@@ -232,7 +232,7 @@ class MemoryPartition:
     replicas: list[int]
     leader_epoch: int = 0
     adding: list[int] = field(default_factory=list)
-    """Replicas that a move in progress adds; the move ends when their brokers are all alive."""
+    """Replicas that a move in progress adds. The move ends when all their brokers are alive."""
     removing: list[int] = field(default_factory=list)
     log: MemoryLog = field(default_factory=MemoryLog)
     is_open: bool = True
@@ -243,7 +243,7 @@ class MemoryPartition:
         return bool(self.adding or self.removing)
 
     def move_to(self, target: list[int]) -> None:
-        """Begin a move to these brokers. Without brokers, cancel the move in progress."""
+        """Begin a move to these brokers. An empty list cancels the move in progress."""
         present = [broker for broker in self.replicas if broker not in self.adding]
         target = target or present
         self.adding = [broker for broker in target if broker not in present]
@@ -251,7 +251,9 @@ class MemoryPartition:
         self.replicas = [*target, *self.removing]
 
     def end_move(self, alive: set[int]) -> None:
-        """End the move if all brokers that it adds are alive. They have the records already."""
+        """End the move if all brokers that it adds are alive. No records are copied, because all brokers share the
+        log.
+        """
         if not self.is_moving or not alive.issuperset(self.adding):
             return
         self.replicas = [broker for broker in self.replicas if broker not in self.removing]
@@ -263,7 +265,7 @@ class MemoryPartition:
 
 @dataclass(slots=True)
 class MemoryTopic:
-    """A topic. A new topic of the same name has another id."""
+    """A topic. A topic that is created again with the same name has another id."""
 
     name: str
     topic_id: bytes

@@ -1,7 +1,8 @@
 """The staged writes of the in-memory cluster: slots, prepared tasks, and the last complete step of each query.
 
-A slot is a transactional id that belongs to a query: its name and a number. A task writes in a transaction of a slot,
-which `MemoryTransactions` coordinates. Time aborts no task: `MemoryCluster.end_lease` and `time_out_step` do.
+A slot is a transactional id of a query, made of the query's name and a number. A task writes in a transaction of a
+slot, which `MemoryTransactions` coordinates. No task is aborted by a timeout; `MemoryCluster.end_lease` and
+`time_out_step` abort tasks.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class MemoryStagedWrites:
         self._ledgers: dict[str, Ledger] = {}
 
     def open(self, request: pb.OpenStagedRequest) -> pb.OpenStagedResponse:
-        """Give a task a slot of its query, unless its step is complete."""
+        """Assign a slot of its query to a task, unless the step is already complete."""
         code = self._fault("OpenStaged", request.query)
         if code is not _NONE:
             return pb.OpenStagedResponse(error_code=code)
@@ -70,7 +71,7 @@ class MemoryStagedWrites:
     def _fill_slot(self, request: pb.OpenStagedRequest, member: pb.StagedMember) -> None:
         task = MemoryTask(request.step, request.member)
         slots = dict(self._slots(request.query))
-        # A repeated request finds the slot that the first one took.
+        # A repeated request gets the slot that the first one was assigned.
         name = next((n for n, s in slots.items() if s.task == task and not s.is_open), None)
         if name is None:
             name = next((n for n, s in slots.items() if s.task is None), None)
@@ -87,7 +88,7 @@ class MemoryStagedWrites:
         member.identity.CopyFrom(self._transactions.ids[name].identity)
 
     def renew(self, request: pb.RenewStagedRequest) -> pb.RenewStagedResponse:
-        """Return which of the tasks are still open."""
+        """Return for each task whether it is still open, as an error code."""
         code = self._fault("RenewStaged", request.query)
         if code is not _NONE:
             return pb.RenewStagedResponse(error_code=code)
@@ -96,7 +97,7 @@ class MemoryStagedWrites:
         )
 
     def prepare(self, request: pb.PrepareStagedRequest) -> pb.PrepareStagedResponse:
-        """Mark a task as prepared; from now on its step decides how it ends."""
+        """Mark a task as prepared. From now on, only the completion of its step ends it."""
         code = self._fault("PrepareStaged", request.query)
         if code is _NONE:
             code = self._match(request.query, request.member)
@@ -109,7 +110,7 @@ class MemoryStagedWrites:
         return pb.PrepareStagedResponse(error_code=code)
 
     def complete(self, request: pb.CompleteStepRequest) -> pb.CompleteStepResponse:
-        """Commit the prepared tasks of a step, and abort all others of the query up to this step."""
+        """Commit the given prepared tasks of a step, and abort all other tasks of the query up to this step."""
         code = self._fault("CompleteStep", request.query)
         if code is not _NONE:
             return pb.CompleteStepResponse(error_code=code)
@@ -128,7 +129,7 @@ class MemoryStagedWrites:
         for name, slot in self._slots(request.query):
             if slot.task is None or slot.task.step > request.step:
                 continue
-            # Tasks of a step that was complete are aborted only when that step is completed again.
+            # If the step was already complete, only further tasks of this step are aborted.
             if was_completed and slot.task.step != request.step:
                 continue
             if name in committed and slot.is_open:
@@ -143,7 +144,7 @@ class MemoryStagedWrites:
         return pb.CompleteStepResponse(was_completed=was_completed)
 
     def abort(self, request: pb.AbortStagedRequest) -> pb.AbortStagedResponse:
-        """Abort the tasks that the request lists, except those that were already committed or aborted."""
+        """Abort the tasks in the request, except those that were already committed or aborted."""
         code = self._fault("AbortStaged", request.query)
         if code is not _NONE:
             return pb.AbortStagedResponse(error_code=code)
@@ -173,7 +174,7 @@ class MemoryStagedWrites:
         return response
 
     def forget(self, request: pb.ForgetStepsRequest) -> pb.ForgetStepsResponse:
-        """Forget which steps of a query are complete."""
+        """Delete the record of which steps of a query are complete."""
         if request.query not in self._ledgers:
             return pb.ForgetStepsResponse(
                 error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
@@ -189,7 +190,7 @@ class MemoryStagedWrites:
         return pb.ForgetStepsResponse()
 
     def end_lease(self, query: str, task: str) -> None:
-        """Abort the task of this name, as the end of its lease does."""
+        """Abort the task with this name, as the expiry of its lease does."""
         for name, slot in self._slots(query):
             if slot.task is not None and slot.task.name == task and not slot.task.is_prepared:
                 self._transactions.time_out(name)
@@ -197,7 +198,7 @@ class MemoryStagedWrites:
         raise AssertionError(f"query {query} has no open task {task} that is not prepared")
 
     def time_out_step(self, query: str, step: int) -> None:
-        """Abort the prepared tasks of a step, as their time-out does."""
+        """Abort the prepared tasks of a step, as their timeout does."""
         names = [
             name
             for name, slot in self._slots(query)
@@ -218,7 +219,7 @@ class MemoryStagedWrites:
         return self._transactions.take_fault(method)
 
     def _match(self, query: str, member: pb.StagedMember) -> ErrorCode:
-        """Return NONE if the task is open, or the error code that says why it is not."""
+        """Return NONE if the task is open, otherwise the error code that says why it is not."""
         if not member.transactional_id.startswith(query + SLOT_SEPARATOR):
             return ErrorCode.INVALID_REQUEST
         slot = self._transactions.ids.get(member.transactional_id)

@@ -1,4 +1,4 @@
-"""The state that all brokers of an in-memory cluster share: topics, leaders, groups, pending faults."""
+"""The state that all brokers of an in-memory cluster share: topics, leaders, groups, planned faults."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS, topic_name_error
 
 
 class MemoryState:
-    """The state that the brokers and the transport of an in-memory cluster read and change.
-
-    They hold this class and do not know `MemoryCluster`, which adds the methods for tests.
+    """The state that the brokers and the transport of an in-memory cluster read and change. They use this class instead
+    of its subclass `MemoryCluster`, which adds the methods for tests.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class MemoryState:
             self.transactions, new_producer_id=self.new_producer_id
         )
         self.requests: list[str] = []
-        """Names of the methods that clients called, in order."""
+        """The names of the methods that clients called, in order."""
         self._next_producer_id = 1000
         self._waiting: set[asyncio.Future[None]] = set()
         self._faults: dict[tuple[str, TopicPartition], deque[ErrorCode]] = defaultdict(deque)
@@ -60,7 +59,7 @@ class MemoryState:
     def create_topic(
         self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
     ) -> MemoryTopic:
-        """Create a topic; the brokers lead its partitions in turn."""
+        """Create a topic. The leaders of its partitions are distributed across the brokers."""
         assert name not in self.topics, name
         topic = MemoryTopic(name, uuid.uuid4().bytes, [], dict(configs or {}))
         self.topics[name] = topic
@@ -68,7 +67,6 @@ class MemoryState:
         return topic
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Add partitions to a topic."""
         topic = self.topics[name]
         ids = sorted(self.endpoints)
         for _ in range(count):
@@ -92,26 +90,25 @@ class MemoryState:
         self.changed()
 
     def partition(self, name: str, index: int) -> MemoryPartition | None:
-        """Return the partition, if it exists."""
+        """Return the partition; None if it does not exist."""
         topic = self.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
     def take_fault(self, kind: str, partition: TopicPartition) -> ErrorCode:
-        """Take the planned error code for the next response; NONE if no fault is planned."""
+        """Remove and return the planned error code for the next response; NONE if no fault is planned."""
         faults = self._faults.get((kind, partition))
         return faults.popleft() if faults else ErrorCode.NONE
 
     def takes_answer_away(self, partition: TopicPartition) -> bool:
-        """Return whether the next response must be lost."""
+        """Return whether the next response must be lost, and count that loss."""
         if self._responses_to_lose.get(partition, 0) > 0:
             self._responses_to_lose[partition] -= 1
             return True
         return False
 
     def new_producer_id(self) -> int:
-        """Allocate a producer id."""
         self._next_producer_id += 1
         return self._next_producer_id
 
@@ -121,15 +118,15 @@ class MemoryState:
         self.wake()
 
     def wake(self) -> None:
-        """Wake streams that wait for records, leaders or brokers."""
+        """Wake the streams that wait for records, leaders or brokers."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
-            # A client in another thread has an event loop of its own, which may already be closed.
+            # A client in another thread has its own event loop, which may already be closed.
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_end_wait, future)
 
     async def wait_change(self) -> None:
-        """Wait for the next `wake`."""
+        """Wait for the next call of `wake`."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
@@ -142,12 +139,11 @@ class MemoryState:
         self._disconnect[broker_id].append(callback)
 
     def forget_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
-        """Stop calling `callback`."""
         if callback in self._disconnect[broker_id]:
             self._disconnect[broker_id].remove(callback)
 
     def metadata(self, names: list[str] | None) -> pb.MetadataResponse:
-        """Return the metadata of the cluster and of these topics (None: all)."""
+        """Return the metadata of the cluster and of these topics (None: all topics)."""
         response = pb.MetadataResponse(
             cluster_id=self.cluster_id, controller_id=1, metadata_offset=self.metadata_offset
         )

@@ -1,7 +1,8 @@
-"""The transaction coordinator of the in-memory cluster: identities, open transactions, markers, offsets of groups.
+"""The transaction coordinator of the in-memory cluster: producer ids and epochs, open transactions, markers, offsets of
+groups.
 
-It decides at once, and all markers are written in the same step. The producer gets a new epoch at each end of a
-transaction (transaction.version 2), so that repeated requests are recognized and late ones are refused.
+A decision takes effect immediately, with all its markers. The producer gets a new epoch at each end of a transaction
+(transaction.version 2), so that repeated requests are recognized and late ones are refused.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 EPOCH_MAX = 32_766
 SLOT_SEPARATOR = "\x1f"
-"""Separates the query from the number in the transactional id of a slot of a staged write."""
+"""Separates the query's name from the number in the transactional id of a staged write's slot."""
 _NONE, _FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
 
 
 @dataclass(slots=True)
 class MemoryTask:
-    """One attempt of a task of a staged write, which writes in a slot."""
+    """One attempt of a task of a staged write. It writes in a slot."""
 
     step: int
     name: str
@@ -45,10 +46,10 @@ class MemoryTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     offsets: list[group_service_pb2.CommitOffsetsRequest] = field(default_factory=list)
     last_identity: tuple[int, int] | None = None
-    """The producer id and epoch before the last end of a transaction, by which a repeated request is recognized."""
+    """The producer id and epoch before the last end of a transaction, for recognizing a repeated request."""
     was_timed_out: bool = False
     task: MemoryTask | None = None
-    """The task of a staged write that writes with this transactional id, until its step is decided."""
+    """The task of a staged write that uses this transactional id, until its step is decided; None: no such task."""
 
     @property
     def is_open(self) -> bool:
@@ -72,9 +73,9 @@ class MemoryTransactions:
         live_brokers: Set[int],
     ) -> None:
         self.faults: defaultdict[str, deque[ErrorCode]] = defaultdict(deque)
-        """Error codes for the next calls, by the name of the method."""
+        """Error codes for the next calls, by method name."""
         self.responses_to_lose: defaultdict[str, int] = defaultdict(int)
-        """How many of the next calls of a method are decided without a response, by the name of the method."""
+        """How many of the next calls get no response although they are executed, by method name."""
         self._topics = topics
         self._groups = groups
         self._new_producer_id = new_producer_id
@@ -83,56 +84,58 @@ class MemoryTransactions:
         self.ids: dict[str, MemoryTransaction] = {}
 
     def take_fault(self, method: str) -> ErrorCode:
-        """Take the planned error code for the next call of a method; NONE if no fault is planned."""
+        """Remove and return the planned error code for the next call of a method; NONE if no fault is planned."""
         faults = self.faults[method]
         return faults.popleft() if faults else _NONE
 
     def loses_response(self, method: str) -> bool:
-        """Return whether the response of this call, which was carried out, must be lost."""
+        """Return whether the response of this call, which was executed, must be lost, and count that loss."""
         if not self.responses_to_lose[method]:
             return False
         self.responses_to_lose[method] -= 1
         return True
 
     def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
-        """Give a producer an identity that fences all earlier ones."""
+        """Give a producer a producer id and epoch that fence all earlier ones."""
         code = self.take_fault("InitProducer")
         if SLOT_SEPARATOR in request.transactional_id:
             code = ErrorCode.INVALID_REQUEST
         if code is not _NONE:
             return pb.InitProducerResponse(error_code=code)
-        known = self.ids.get(request.transactional_id)
-        if known is None:
-            known = MemoryTransaction(self._new_producer_id())
-            self.ids[request.transactional_id] = known
+        transaction = self.ids.get(request.transactional_id)
+        if transaction is None:
+            transaction = MemoryTransaction(self._new_producer_id())
+            self.ids[request.transactional_id] = transaction
         elif request.HasField("identity"):
             present = identity_key(request.identity)
-            if present == known.last_identity and not known.is_open:
-                return self._initialized(known)
-            if present != (known.producer_id, known.epoch):
+            if present == transaction.last_identity and not transaction.is_open:
+                return self._initialized(transaction)
+            if present != (transaction.producer_id, transaction.epoch):
                 return pb.InitProducerResponse(error_code=_FENCED)
-            if known.is_open:
-                self.finish(known, is_commit=False)
+            if transaction.is_open:
+                self.finish(transaction, is_commit=False)
             else:
-                self.bump(known)
+                self.bump(transaction)
         else:
-            if known.is_open:
-                self.finish(known, is_commit=False)
-            self.bump(known)
-            known.last_identity = None
-        known.timeout_ms = request.transaction_timeout_ms
-        known.state = "Empty"
-        return self._initialized(known)
+            if transaction.is_open:
+                self.finish(transaction, is_commit=False)
+            self.bump(transaction)
+            transaction.last_identity = None
+        transaction.timeout_ms = request.transaction_timeout_ms
+        transaction.state = "Empty"
+        return self._initialized(transaction)
 
-    def _initialized(self, known: MemoryTransaction) -> pb.InitProducerResponse:
-        return pb.InitProducerResponse(identity=known.identity, coordinator_id=self._coordinator_id)
+    def _initialized(self, transaction: MemoryTransaction) -> pb.InitProducerResponse:
+        return pb.InitProducerResponse(
+            identity=transaction.identity, coordinator_id=self._coordinator_id
+        )
 
     @property
     def _coordinator_id(self) -> int:
         return min(self._live_brokers, default=-1)
 
     def end(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-        """Commit or abort the transaction that the request names."""
+        """Commit or abort the transaction in the request."""
         code = self.take_fault("EndTransaction")
         if code is _NONE:
             code = self._decide(request)
@@ -146,31 +149,41 @@ class MemoryTransactions:
         )
 
     def _decide(self, request: pb.EndTransactionRequest) -> ErrorCode:
-        known, present = self.ids.get(request.transactional_id), identity_key(request.identity)
-        if known is None:
+        transaction, present = (
+            self.ids.get(request.transactional_id),
+            identity_key(request.identity),
+        )
+        if transaction is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if present == (known.producer_id, known.epoch):
-            if known.task is not None:
-                return ErrorCode.INVALID_TXN_STATE  # only its step ends the transaction of a task
+        if present == (transaction.producer_id, transaction.epoch):
+            if transaction.task is not None:
+                return (
+                    ErrorCode.INVALID_TXN_STATE
+                )  # Only a step ends the transactions of its tasks.
             if not request.is_commit:
-                self.drop(known)
+                self.drop(transaction)
                 return _NONE
-            if not known.is_open:
+            if not transaction.is_open:
                 return ErrorCode.INVALID_TXN_STATE
-            self.finish(known, is_commit=True)
+            self.finish(transaction, is_commit=True)
             return _NONE
-        if present != known.last_identity or known.state not in ("CompleteCommit", "CompleteAbort"):
+        if present != transaction.last_identity or transaction.state not in (
+            "CompleteCommit",
+            "CompleteAbort",
+        ):
             return _FENCED
-        if (known.state == "CompleteCommit") is request.is_commit:
+        if (transaction.state == "CompleteCommit") is request.is_commit:
             return _NONE
         return (
-            ErrorCode.TRANSACTION_ABORTABLE if known.was_timed_out else ErrorCode.INVALID_TXN_STATE
+            ErrorCode.TRANSACTION_ABORTABLE
+            if transaction.was_timed_out
+            else ErrorCode.INVALID_TXN_STATE
         )
 
     def commit_offsets(
         self, request: pb.CommitTransactionOffsetsRequest, now_s: float
     ) -> pb.CommitTransactionOffsetsResponse:
-        """Store offsets that the group gets when the transaction commits."""
+        """Store offsets that are committed for the group when the transaction commits."""
         code = self.take_fault("CommitTransactionOffsets")
         if code is _NONE:
             code = self._join(request.transactional_id, identity_key(request.identity))
@@ -185,14 +198,13 @@ class MemoryTransactions:
         return response
 
     def admit(self, transactional_id: str, name: TopicPartition, records: bytes) -> ErrorCode:
-        """Register the partition of a transactional batch.
-
-        Refuse the batch unless it has the present producer id and epoch of the transactional id.
+        """Add the partition of a transactional batch to the transaction. The batch is refused unless it has the current
+        producer id and epoch of the transactional id.
         """
         try:
             header = read_header(records)
         except CorruptBatch:
-            return _NONE  # the log refuses the batch
+            return _NONE  # The log refuses the batch.
         if not header.is_transactional:
             return _NONE
         code = self._join(transactional_id, (header.producer_id, header.producer_epoch))
@@ -201,39 +213,41 @@ class MemoryTransactions:
         return ErrorCode.INVALID_PRODUCER_EPOCH if code is _FENCED else code
 
     def _join(self, transactional_id: str, present: tuple[int, int]) -> ErrorCode:
-        known = self.ids.get(transactional_id)
-        if known is None:
+        transaction = self.ids.get(transactional_id)
+        if transaction is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if present != (known.producer_id, known.epoch):
-            is_aborted = present == known.last_identity and known.was_timed_out
+        if present != (transaction.producer_id, transaction.epoch):
+            is_aborted = present == transaction.last_identity and transaction.was_timed_out
             return ErrorCode.TRANSACTION_ABORTABLE if is_aborted else _FENCED
-        if known.task is not None and known.task.is_prepared:
+        if transaction.task is not None and transaction.task.is_prepared:
             return ErrorCode.INVALID_TXN_STATE
-        known.state = "Ongoing"
-        known.was_timed_out = False
+        transaction.state = "Ongoing"
+        transaction.was_timed_out = False
         return _NONE
 
     def time_out(self, transactional_id: str) -> None:
         """Abort an open transaction, as its timeout or an operator does."""
-        known = self.ids[transactional_id]
-        assert known.is_open or known.task, f"{transactional_id} has no open transaction"
-        self.drop(known)
-        known.was_timed_out = True
+        transaction = self.ids[transactional_id]
+        assert transaction.is_open or transaction.task, (
+            f"{transactional_id} has no open transaction"
+        )
+        self.drop(transaction)
+        transaction.was_timed_out = True
 
-    def drop(self, known: MemoryTransaction) -> None:
+    def drop(self, transaction: MemoryTransaction) -> None:
         """Abort the open transaction of a transactional id, if it has one, and begin the next producer epoch."""
-        if known.is_open:
-            self.finish(known, is_commit=False)
+        if transaction.is_open:
+            self.finish(transaction, is_commit=False)
         else:
-            self.bump(known)
-            known.state = "CompleteAbort"
-        known.task = None
+            self.bump(transaction)
+            transaction.state = "CompleteAbort"
+        transaction.task = None
 
-    def finish(self, known: MemoryTransaction, *, is_commit: bool) -> None:
+    def finish(self, transaction: MemoryTransaction, *, is_commit: bool) -> None:
         """Write the markers and offsets of an open transaction, and begin the next producer epoch."""
-        producer_id = known.producer_id
-        marker_epoch = known.epoch + 1
-        for name in sorted(known.partitions):
+        producer_id = transaction.producer_id
+        marker_epoch = transaction.epoch + 1
+        for name in sorted(transaction.partitions):
             topic = self._topics.get(name.topic)
             if topic is not None:
                 partition = topic.partitions[name.partition]
@@ -244,28 +258,30 @@ class MemoryTransactions:
                     leader_epoch=partition.leader_epoch,
                 )
         if is_commit:
-            for commit in known.offsets:
+            for commit in transaction.offsets:
                 self._groups.store(commit)
-        known.partitions.clear()
-        known.offsets.clear()
-        known.state = "CompleteCommit" if is_commit else "CompleteAbort"
-        self.bump(known)
+        transaction.partitions.clear()
+        transaction.offsets.clear()
+        transaction.state = "CompleteCommit" if is_commit else "CompleteAbort"
+        self.bump(transaction)
         self._wake()
 
-    def bump(self, known: MemoryTransaction) -> None:
-        """Begin the next producer epoch of a transactional id, or a new producer id after the last epoch."""
-        known.last_identity = (known.producer_id, known.epoch)
-        known.was_timed_out = False
-        known.epoch += 1
-        if known.epoch > EPOCH_MAX:
-            known.producer_id, known.epoch = self._new_producer_id(), 0
+    def bump(self, transaction: MemoryTransaction) -> None:
+        """Begin the next producer epoch of a transactional id, or use a new producer id after the last epoch."""
+        transaction.last_identity = (transaction.producer_id, transaction.epoch)
+        transaction.was_timed_out = False
+        transaction.epoch += 1
+        if transaction.epoch > EPOCH_MAX:
+            transaction.producer_id, transaction.epoch = self._new_producer_id(), 0
 
     def listing(self, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
         response = pb.ListTransactionsResponse()
-        for name, known in sorted(self.ids.items()):
-            if not request.states or known.state in request.states:
+        for name, transaction in sorted(self.ids.items()):
+            if not request.states or transaction.state in request.states:
                 response.transactions.add(
-                    transactional_id=name, producer_id=known.producer_id, state=known.state
+                    transactional_id=name,
+                    producer_id=transaction.producer_id,
+                    state=transaction.state,
                 )
         return response
 
@@ -274,26 +290,26 @@ class MemoryTransactions:
     ) -> pb.DescribeTransactionsResponse:
         response = pb.DescribeTransactionsResponse()
         for name in request.transactional_ids:
-            known = self.ids.get(name)
+            transaction = self.ids.get(name)
             described = response.transactions.add(transactional_id=name, started_ms=-1)
-            if known is None:
+            if transaction is None:
                 described.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
                 continue
-            described.state = known.state
-            described.identity.CopyFrom(known.identity)
-            described.timeout_ms = known.timeout_ms
-            for partition in sorted(known.partitions):
+            described.state = transaction.state
+            described.identity.CopyFrom(transaction.identity)
+            described.timeout_ms = transaction.timeout_ms
+            for partition in sorted(transaction.partitions):
                 described.partitions.add(topic=partition.topic, partition=partition.partition)
         return response
 
     def abort(self, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
-        known = self.ids.get(request.transactional_id)
-        if known is None:
+        transaction = self.ids.get(request.transactional_id)
+        if transaction is None:
             return pb.AbortTransactionResponse(
                 error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
                 error_message=f"the transactional id {request.transactional_id} does not exist",
             )
-        if not known.is_open and known.task is None:
+        if not transaction.is_open and transaction.task is None:
             return pb.AbortTransactionResponse(
                 error_code=ErrorCode.INVALID_TXN_STATE,
                 error_message=f"{request.transactional_id} has no open transaction",
