@@ -34,6 +34,7 @@ from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.services import Services
 from odradek_broker.listener_settings import is_kafka_listener
 from odradek_broker.metrics import PREFIX, BrokerMetrics
+from odradek_broker.replication import partition_host
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.rpc.listeners import GrpcListeners
@@ -275,7 +276,8 @@ class BrokerProcess:
         gc.collect()
         # Most objects that exist now live until the process ends, so later collections need not scan them.
         gc.freeze()
-        _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
+        is_compiled = not str(partition_host.__file__).endswith(".py")
+        _log.info("Serving", broker_id=self._broker_id, ports=self._ports, is_compiled=is_compiled)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
 
     async def _serve_kafka(self) -> None:
