@@ -253,7 +253,8 @@ class HostSupervisor:
             line = f"{now.replace('T', ' ')} {level.upper()} {event} {shown}".rstrip()
         else:
             line = json.dumps({"time": now, "level": level, "event": event, **fields})
-        # The supervisor must go on if the disk of the log is full, or if the program that reads the log has exited.
+        # The supervisor must keep running if the disk of the log is full, or if the program that reads the log has
+        # exited.
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
 

@@ -242,7 +242,9 @@ class _Faults:
         self._at_record = at_record
 
     def note_sent(self, records: int) -> None:
-        """Note how many records were sent so far. At `at_record`, `run` begins to kill."""
+        """Record how many records were sent so far. When `at_record` records are sent, `run` kills the first
+        process.
+        """
         self.sent = records
         if records == self._at_record:
             self._half_way.set()

@@ -208,8 +208,8 @@ def test_bad_partitions_are_named_those_without_a_leader_first(admin: StandInAdm
     assert examined(admin)["problems"] == [
         "broker 3 is fenced: it is down, disconnected, or still starting",
         "orders-1 has no leader: none of its in-sync replicas is up (replicas 1,2,3)",
-        "orders-0 is under-replicated: in sync 1,2 of 1,2,3",
-        "orders-2 is under-replicated: in sync 1 of 1,2,3; acks=all is refused, since"
+        "orders-0 is under-replicated: replicas 1,2 of 1,2,3 are in sync",
+        "orders-2 is under-replicated: replicas 1 of 1,2,3 are in sync; acks=all is refused, since"
         " min.insync.replicas is 2",
     ]
 

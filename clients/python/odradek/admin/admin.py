@@ -305,7 +305,8 @@ class Admin:
     async def list_reassignments(self, *, include_sizes: bool = False) -> list[Reassignment]:
         """Return the moves of partitions that are in progress, sorted by partition.
 
-        With `include_sizes`, the brokers that take part report how many bytes they have copied, which takes longer.
+        With `include_sizes`, the brokers with replicas of moving partitions report how many bytes they have, which
+        takes longer.
         """
         topics = await self.list_topics(include_internal=True)
         directories: list[LogDirDescription] = []
@@ -446,7 +447,7 @@ class Admin:
         check(response.error_code, f"group {group!r}", response.error_message)
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Add access control entries. If some are refused, the others are added, and the error names the refused."""
+        """Add access control entries. Refused entries are named in the error; all others are added."""
         entries = [acl_entry(acl) async for acl in in_turns(acls)]
         response = await self._calls.change(
             methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
@@ -458,7 +459,7 @@ class Admin:
         )
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
-        """Delete the entries that match any filter, and return them. If a filter is refused, an error counts them."""
+        """Delete the entries that match any filter, and return them. Other filters apply even if one is refused."""
         request = pb.DeleteAclsRequest(filters=[acl_entry(f) for f in filters])
         response = await self._calls.change(methods.DELETE_ACLS, request)
         deleted = [
@@ -511,7 +512,7 @@ class Admin:
         return [scram_user(user) async for user in in_turns(response.users)]
 
     async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
-        """Set or remove client quotas. If some are refused, the others are changed; the error names the refused."""
+        """Set or remove client quotas. Refused quotas are named in the error; all others are changed."""
         quotas = list(quotas)
         request = pb.AlterQuotasRequest(
             validate_only=validate_only, entries=[quota_alteration(quota) for quota in quotas]

@@ -142,7 +142,7 @@ def cluster_causes(look: Look) -> list[Cause]:
 
 
 def unseen(look: Look) -> list[Cause]:
-    """Return a cause for each part of the cluster that could not be examined. Without them, a caller without
+    """Return a cause for each part of the cluster that could not be examined. Without these causes, a caller without
     authorization would be told that nothing is wrong.
     """
     return [
@@ -224,7 +224,7 @@ def broker_causes(look: Look, broker_id: int) -> list[Cause]:
                 because=tuple(disks or _why_no_session(look, broker)),
             )
         ]
-    # A broker that cannot write hands its leaderships over as one that shuts down does; the disk is then the cause.
+    # A broker that cannot write moves its leaderships and is marked as shutting down. The disk is then the cause.
     if broker.is_in_shutdown and not disks:
         evidence = "its leaderships are moving to other brokers"
         return [Cause(what=f"{name} is shutting down", evidence=evidence)]

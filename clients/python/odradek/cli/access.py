@@ -88,7 +88,7 @@ Topics = Annotated[
     typer.Option(
         "--topic",
         metavar="NAME",
-        help="Topic name, or * for all topics. Repeatable.",
+        help="Topic that the entry applies to; * stands for all topics. Repeatable.",
         autocompletion=complete_topics,
     ),
 ]
@@ -97,7 +97,7 @@ Groups = Annotated[
     typer.Option(
         "--group",
         metavar="NAME",
-        help="Group name, or * for all groups. Repeatable.",
+        help="Group that the entry applies to; * stands for all groups. Repeatable.",
         autocompletion=complete_groups,
     ),
 ]
@@ -106,13 +106,13 @@ TransactionalIds = Annotated[
     typer.Option(
         "--transactional-id",
         metavar="ID",
-        help="Transactional id, or * for all of them. Repeatable.",
+        help="Transactional id that the entry applies to; * stands for all. Repeatable.",
         autocompletion=complete_transactional_ids,
     ),
 ]
 OnCluster = Annotated[
     bool,
-    typer.Option("--cluster", help="Select the cluster as the resource."),
+    typer.Option("--cluster", help="The entry applies to the cluster itself."),
 ]
 
 
@@ -388,6 +388,13 @@ Mechanisms = Annotated[
         help="Store the password for this mechanism. Repeatable. [default: SCRAM-SHA-512]",
     ),
 ]
+MechanismsToChange = Annotated[
+    list[Scram] | None,
+    typer.Option(
+        "--mechanism",
+        help="Change the password for this mechanism. Repeatable. [default: all mechanisms of the user]",
+    ),
+]
 Iterations = Annotated[
     int,
     typer.Option(
@@ -432,17 +439,14 @@ def create(
 @user_app.command()
 def alter(
     name: Name,
-    mechanism: Mechanisms = None,
+    mechanism: MechanismsToChange = None,
     iterations: Iterations = 8192,
     password_file: PasswordFile = None,
     password: Password = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the password of a user.
-
-    Without --mechanism, the password changes for every mechanism that the user has. Open sessions of the user end.
-    """
+    """Change the password of a user. Open sessions of the user end."""
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 
 

@@ -519,7 +519,7 @@ def _partition_problems(
             continue
         in_sync = ",".join(map(str, partition.isr))
         minimum = minimums.get(topic.name, 1)
-        line = f"{name} is under-replicated: in sync {in_sync} of {replicas}"
+        line = f"{name} is under-replicated: replicas {in_sync} of {replicas} are in sync"
         if len(partition.isr) < minimum:
             line += f"; acks=all is refused, since min.insync.replicas is {minimum}"
         yield line

@@ -124,7 +124,7 @@ def consume(
         typer.Option(
             metavar="TIME",
             help="Stop before the first record with this or a later timestamp, or at the end if there is none."
-            " The forms of --since.",
+            " Write TIME as for --since.",
         ),
     ] = None,
     grep: Annotated[

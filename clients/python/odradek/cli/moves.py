@@ -125,7 +125,10 @@ def wait_for_moves(
             await asyncio.sleep(POLL_S)
 
     if is_terminal:
-        say("waiting for the moves to end; after Ctrl-C, the moves go on", is_error=True)
+        say(
+            "waiting for the moves to end; Ctrl-C stops the waiting, and the moves continue",
+            is_error=True,
+        )
     try:
         progress, lost = with_client(bootstrap, work, is_quick=False)
     finally:

@@ -163,7 +163,7 @@ def elect(
     """Make preferred replicas the leaders of their partitions.
 
     This balances leaders after a restart of brokers. The preferred replica is the first in a partition's list of
-    replicas. Partitions that it already leads are not changed.
+    replicas. Partitions that already have this leader are not changed.
     """
 
     async def plan(client: Client) -> list[dict[str, Any]]:

@@ -125,7 +125,8 @@ def dev(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Set a setting of the controllers, brokers or gateways, such as log.level=DEBUG. Repeatable.",
+            help="Override a setting of the controllers, brokers or gateways, such as log.level=DEBUG."
+            " Repeatable.",
         ),
     ] = None,
     as_json: Annotated[

@@ -336,7 +336,7 @@ class _Run:
         return InputRecord(key=key, value=value)
 
     def count(self, records: int, error: OdradekError | None) -> None:
-        """Count records that have the same outcome."""
+        """Count `records` records as acknowledged if `error` is None, otherwise as failed."""
         if error is None:
             self.acknowledged += records
         else:

@@ -35,7 +35,7 @@ User = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help=f"Name of a user. {DEFAULT} stands for all users that have no own quota.",
+        help=f"Name of a user. {DEFAULT} stands for all users without their own quota.",
         autocompletion=complete_users,
     ),
 ]
@@ -170,7 +170,10 @@ def remove_quota(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Remove quotas of a user, client id or address. Without the name of a quota, all of its quotas are removed."""
+    """Remove quotas of a user, client id or address.
+
+    Without the name of a quota, all quotas of the user, client id or address are removed.
+    """
     flags = {
         "producer_byte_rate": producer_byte_rate,
         "consumer_byte_rate": consumer_byte_rate,
@@ -220,7 +223,7 @@ def _entity(
     if not entity and not is_filter:
         fail(
             "choose whom the quota applies to with --user, --client-id, both, or --ip; the name DEFAULT stands for all"
-            " that have no own quota",
+            " without their own quota",
             status=EXIT_USAGE,
         )
     if "ip" in entity and len(entity) > 1:

@@ -122,7 +122,7 @@ async def _looked(client: Client) -> Look:
 
 
 async def _show(client: Client, screen: Screen, interval_s: float) -> None:
-    """Show the cluster on the terminal until the user quits. The first view appears at once, without rates."""
+    """Show the cluster on the terminal until the user quits. The first view appears immediately, without rates."""
     import asyncio
 
     previous: Look | None = None
@@ -385,7 +385,7 @@ def snapshot(earlier: Look | None, now: Look) -> dict[str, Any]:
 def _state(is_fenced: bool, is_in_shutdown: bool, directory: LogDirDescription | None) -> str:
     if is_fenced:
         return "fenced"
-    # A broker that cannot write hands its leaderships over as one that shuts down does.
+    # A broker that cannot write moves its leaderships and is marked as shutting down, so its disk is checked first.
     if directory is not None and directory.problem:
         return "disk offline" if directory.offline_reason else "disk full"
     if is_in_shutdown:

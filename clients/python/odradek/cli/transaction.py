@@ -86,9 +86,9 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show a transactional id and its open partitions.
+    """Show a transactional id and its open transaction.
 
-    These are the partitions of its open transaction.
+    The partitions of the open transaction are listed.
     """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:

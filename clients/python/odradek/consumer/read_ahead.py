@@ -26,7 +26,7 @@ from odradek_protocol.records.columns import Column, ColumnBuilder, Columns
 
 
 class ReadAhead:
-    """The fetched records of one consumer. It can only be used on the consumer's event loop."""
+    """The fetched records of one consumer. This object can only be used on the consumer's event loop."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self.planner = FetchPlanner(

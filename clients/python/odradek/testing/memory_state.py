@@ -102,7 +102,7 @@ class MemoryState:
         return faults.popleft() if faults else ErrorCode.NONE
 
     def takes_answer_away(self, partition: TopicPartition) -> bool:
-        """Return whether the next response must be lost, and count that loss."""
+        """Return whether the response must be lost. Each response that is lost uses up one of the planned losses."""
         if self._responses_to_lose.get(partition, 0) > 0:
             self._responses_to_lose[partition] -= 1
             return True

@@ -89,7 +89,9 @@ class MemoryTransactions:
         return faults.popleft() if faults else _NONE
 
     def loses_response(self, method: str) -> bool:
-        """Return whether the response of this call, which was executed, must be lost, and count that loss."""
+        """Return whether the response of this executed call must be lost. Each lost response uses up one of the planned
+        losses.
+        """
         if not self.responses_to_lose[method]:
             return False
         self.responses_to_lose[method] -= 1
