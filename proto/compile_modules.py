@@ -1,22 +1,23 @@
 """Compile the modules of a broker's request path with mypyc: `python proto/compile_modules.py DIRECTORY [PYTHON]`.
 
-DIRECTORY gets a copy of the package `odradek_broker` with the compiled modules beside their sources, and nothing in the
-checkout changes: `PYTHONPATH=DIRECTORY` runs the compiled broker, and the checkout by itself runs the interpreted one.
-A wheel has compiled modules if `ODRADEK_COMPILED` is set when it is built (build_hook.py). The compiler takes a
-minute and a half.
+The script writes a copy of the package `odradek_broker` into DIRECTORY, with the compiled modules next to their source
+files. The checkout does not change: it contains the interpreted broker, and `PYTHONPATH=DIRECTORY` runs the compiled
+one. Compilation takes about 90 s.
 
-`ODRADEK_COMPILED` is 1, or the path of the Python (PYTHON above) of an environment with Odradek's dependencies, whose
-types the compiler reads.
+PYTHON is the interpreter of an environment with Odradek's dependencies, whose types the compiler reads; the default is
+the interpreter that runs this script. A wheel has compiled modules if the environment variable `ODRADEK_COMPILED` is
+set when it is built (build_hook.py): to 1, or to the path of such an interpreter.
 
-What a compiled module must not do, because it would behave in another way (tests/tidy/test_compiled_modules.py):
+A compiled module behaves differently from an interpreted one in a few ways, so these rules apply to it
+(tests/tidy/test_compiled_modules.py checks the first):
 
-- define a struct with another base than those of `odradek_broker.compiled`, or a dataclass with `slots=True`;
-- compare tuples by identity if their type has a known length (`tuple[int, int]`): they are no objects then;
-- be changed from outside: no code and no test may replace a method or a constant of it, and no class outside of these
-  modules may inherit from one of theirs without `mypyc_attr(allow_interpreted_subclasses=True)`.
-
-Arguments and attributes are checked against their annotations at run time, so a fake must inherit from the real
-class or replace a class that is not compiled.
+- It must not define a struct whose base class is not in `odradek_broker.compiled`, or a dataclass with `slots=True`.
+- It must not compare tuples by identity if their type has a known length (`tuple[int, int]`), because in compiled code
+  such tuples are not objects.
+- No other code and no test may replace one of its methods or constants. A class outside the compiled modules may
+  inherit from a compiled class only if that class has `mypyc_attr(allow_interpreted_subclasses=True)`.
+- Arguments and attributes are checked against their annotations at run time. A fake must therefore inherit from the
+  real class, or replace a class that is not compiled.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "services" / "broker" / "odradek_broker"
 TYPES_FROM = ("proto/python", "services/runtime", "services/broker")
 GROUP = "odradek_broker._native"
-"""The name of the extension that has the code of all compiled modules; mypyc appends `__mypyc`."""
+"""The name of the extension module that contains all compiled code. mypyc appends `__mypyc` to it."""
 
 MODULES = (
     "coordination/coordinator_host.py",
@@ -67,14 +68,16 @@ MODULES = (
     "replication/partition_host.py",
     "replication/produce_check.py",
 )
-"""In the package `odradek_broker`; together, as a call from one compiled module to another costs least."""
+"""The modules of the package `odradek_broker` that are compiled. They are compiled together, because mypyc makes calls
+between modules of one group cheap."""
 
 
 def compile_modules(target: Path, python: str = sys.executable) -> None:
-    """Put the package `odradek_broker`, with compiled modules, into the directory `target`.
+    """Write the package `odradek_broker`, with compiled modules, into the directory `target`.
 
-    `python` is the interpreter of an environment with Odradek's dependencies, and of the same version as this one. If
-    `ODRADEK_COMPILED_CACHE` names a directory, what was compiled from the same sources is taken from there.
+    `python` is the interpreter of an environment with Odradek's dependencies. It must have the same version as the
+    interpreter that runs this script. If `ODRADEK_COMPILED_CACHE` names a directory, the package is copied from there
+    if it was compiled from the same sources before, and otherwise also stored there.
     """
     target.mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("ODRADEK_COMPILED_CACHE")
@@ -107,7 +110,8 @@ def _compile(target: Path, python: str) -> None:
 
 
 def fingerprint() -> str:
-    """Return a hash of what the compiled modules depend on: sources, this file, Python and mypy."""
+    """Return a hash of everything on which the compiled modules depend: the sources, this file, and the versions of
+    Python, mypy and setuptools."""
     digest = hashlib.sha256(f"{sys.version} {version('mypy')} {version('setuptools')}".encode())
     for root in TYPES_FROM:
         for path in sorted(Path(ROOT, root).rglob("*.py*")):
@@ -118,17 +122,18 @@ def fingerprint() -> str:
 
 
 def _build(directory: Path, python: str) -> None:
-    """Compile into `directory`. It is a process of its own, because mypyc needs its working directory."""
+    """Compile the modules into `directory`. This runs in a separate process, because mypyc depends on the working
+    directory."""
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
     options = [
-        # `make check` is strict, in an environment that has the stubs of all packages.
+        # Types are checked only loosely here: `make check` checks them strictly, with the stubs of all packages.
         "--config-file=",
         "--ignore-missing-imports",
         "--follow-imports=silent",
-        "--disallow-subclassing-any",  # without the types of msgspec a struct would not be seen as one
+        "--disallow-subclassing-any",  # fails if msgspec's types are missing; structs would be compiled wrongly
         f"--python-executable={python}",
         f"--cache-dir={directory / 'cache'}",
     ]
