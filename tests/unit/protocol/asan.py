@@ -1,5 +1,5 @@
-"""Fuzzes the C codec under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its
-own.
+"""Fuzzes the C codec under AddressSanitizer and UndefinedBehaviorSanitizer, in a separate
+process.
 
     python -m tests.unit.protocol.asan CASES [SEED]
 

@@ -1,9 +1,8 @@
 """Passes damaged batches to every decoder: 10^6 cases in one or two minutes.
 
-Whatever the bytes are, decoding ends within a second with records, columns or CorruptBatch, and
-holds no memory afterwards. Python accepts or refuses what the C codec does (checked for one case in
-20). All cases are drawn from the seed. `asan.py` runs this file as a program, against an
-instrumented codec:
+Whatever the bytes are, decoding must end within a second with records, columns or CorruptBatch, and must not leak
+memory. The Python codec must accept and refuse the same bytes as the C codec, which is checked for one case in 20. All
+cases are drawn from the seed. `asan.py` runs this file as a program, with an instrumented codec:
 
     python -m tests.unit.protocol.fuzz CASES [SEED]
 """

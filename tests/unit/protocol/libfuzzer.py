@@ -4,9 +4,9 @@ reached before.
     python -m tests.unit.protocol.libfuzzer SECONDS           fuzz, from codec_corpus.txt
     python -m tests.unit.protocol.libfuzzer SECONDS --keep    and add new inputs to that file
 
-The codec runs under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its own. The C
-codec reads each input, puts it into columns and writes it. For one input in eight the Python codec
-does the same, and both must agree.
+The codec runs under AddressSanitizer and UndefinedBehaviorSanitizer, in a separate process. The C codec decodes each
+input to records and to columns, and encodes records with its bytes. For one input in eight the Python codec does the
+same, and both must agree.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ _NUMBERS: Final = (0, 1, -1, 5, 1_700_000_000_000, (1 << 63) - 1, -(1 << 63), (1
 
 
 class Case(NamedTuple):
-    """The arguments of a call of the codec:
-
-    4 bytes of an input choose the numbers, the others are the records.
+    """The arguments of a call of the codec. Four bytes of an input choose the numbers; the other bytes
+    are the records.
     """
 
     records: bytes
@@ -79,7 +78,8 @@ def run_case(data: bytes, *, compares: bool | None = None) -> None:
 
 
 def _written(codec: Any, records: bytes, count: int, *numbers: int) -> Any:
-    """Return what a writer makes of an input whose bytes are used as keys, values and headers."""
+    """Append records whose keys, values and headers consist of the input. Return the outcome of each append, and the
+    bytes of the records."""
     from tests.unit.protocol.codecs import outcome
 
     size = count % 16 + 1

@@ -289,7 +289,7 @@ def plain(message: Any) -> Any:
 
 
 class Noted:
-    """The codec's function, which notes whether it took the bytes."""
+    """Calls the codec's function `usual_message`, and records whether it decoded the last body."""
 
     has_taken = False
 

@@ -112,7 +112,7 @@ def controller(directory: Path, *, formats: bool) -> QuorumProcess:
 
 
 def test_a_controller_finishes_a_format_during_which_it_was_killed(tmp_path: Path) -> None:
-    """A new volume of ext4 is not quite empty either: it has the directory lost+found."""
+    """The directory lost+found, which a new ext4 volume has, must not prevent this."""
     (tmp_path / "lost+found").mkdir()
     disk = DirectoryDisk(tmp_path)
     VoteFile.create(disk)

@@ -103,7 +103,7 @@ def test_fields_that_a_later_version_appends_are_ignored() -> None:
 def test_two_voters_speak_the_highest_version_that_both_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each row has one voter's versions, its peer's and the agreed one, as in a roll to a new version."""
+    """Each row has the versions of one voter, those of its peer, and the version that they agree on."""
     for (low, high), (peer_low, peer_high), agreed in (
         ((1, 1), (1, None), 1),
         ((1, 1), (1, 2), 1),
