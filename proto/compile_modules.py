@@ -72,6 +72,19 @@ MODULES = (
 between modules of one group cheap."""
 
 
+_CONFIG = """
+# Types are checked only loosely here: `make check` checks them strictly, with the stubs of all packages.
+[mypy]
+ignore_missing_imports = True
+follow_imports = silent
+# Fails if msgspec's types are missing; structs would be compiled wrongly.
+disallow_subclassing_any = True
+
+[mypy-odradek_protocol.rpc.*]
+ignore_errors = True
+"""
+
+
 def compile_modules(target: Path, python: str = sys.executable) -> None:
     """Write the package `odradek_broker`, with compiled modules, into the directory `target`.
 
@@ -128,12 +141,10 @@ def _build(directory: Path, python: str) -> None:
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
+    config = directory / "mypy.ini"
+    config.write_text(_CONFIG)
     options = [
-        # Types are checked only loosely here: `make check` checks them strictly, with the stubs of all packages.
-        "--config-file=",
-        "--ignore-missing-imports",
-        "--follow-imports=silent",
-        "--disallow-subclassing-any",  # fails if msgspec's types are missing; structs would be compiled wrongly
+        f"--config-file={config}",
         f"--python-executable={python}",
         f"--cache-dir={directory / 'cache'}",
     ]
