@@ -62,7 +62,7 @@ def settings(**values: Any) -> QuorumProcessSettings:
     [
         ({"node_id": 7}, "not in controller.quorum.voters"),
         ({"cluster_id": " "}, "cluster.id is empty"),
-        ({"listeners": "RAFT://127.0.0.1:0"}, "exactly RAFT and CONTROLLER"),
+        ({"listeners": "RAFT://127.0.0.1:0"}, "exactly the listeners RAFT and CONTROLLER"),
         ({"min_insync_replicas": "zero"}, "min.insync.replicas: 'zero' is not a whole number"),
         ({"min_insync_replica": "1"}, "did you mean min.insync.replicas"),
         ({"broker_session_timeout_ms": "5"}, "at least 100 ms"),
