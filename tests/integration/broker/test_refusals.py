@@ -43,7 +43,7 @@ def _settings(directory: Path, **more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"log_dirs": "/a,/b"}, "one broker keeps one data directory"),
+        ({"log_dirs": "/a,/b"}, "a broker has one data directory"),
         ({"num_partitons": "3"}, "did you mean num.partitions?"),
         ({"node_id": "x"}, "node.id='x' is not valid"),
         ({"listeners": "GRPC://127.0.0.1:0"}, "no REPLICATION listener"),

@@ -68,10 +68,10 @@ def test_each_process_may_have_a_disk_of_its_own() -> None:
     [
         (11, {"listeners": "GRPC://h:9000,REPLICATION://h:9100"}, "port 9100 would be used twice"),
         (2, {"metrics_port": "9100"}, "by metrics.port of broker 4 and listeners of broker 5"),
-        (2, {"metrics_port": "-1"}, "readiness"),
+        (2, {"metrics_port": "-1"}, "is ready"),
         (2, {"metrics_port": "65530"}, "is above 65535"),
-        (65, {}, "1 to 64 brokers"),
-        (0, {}, "1 to 64 brokers"),
+        (65, {}, "1 to 64 processes"),
+        (0, {}, "1 to 64 processes"),
     ],
 )
 def test_what_cannot_be_derived_is_refused(
@@ -90,7 +90,10 @@ def test_the_directory_of_a_single_broker_is_not_built_upon(tmp_path: Path) -> N
 
 def test_a_directory_of_each_process_is_none_of_a_single_broker(tmp_path: Path) -> None:
     given = settings(log_dirs=str(tmp_path / "disk-{id}"), cluster_id="c")
-    with pytest.raises(ProcessRefused, match=r"disk-\{id\} needs `odradek broker --processes N`"):
+    with pytest.raises(
+        ProcessRefused,
+        match=r"disk-\{id\} contains \{id\}, which only `odradek broker --processes N`",
+    ):
         open_data_directory(given, broker_id=BrokerId(4), incarnation=IncarnationId(bytes(16)))
     assert not list(tmp_path.iterdir())
 
