@@ -251,7 +251,9 @@ class ListenerSettings(LogSettings):
 
     @property
     def session_lifetime_ms(self) -> int:
-        """How long a login over gRPC is valid: the shorter one of the two settings that limit it."""
+        """How long a login over gRPC is valid: `grpc.session.lifetime.ms`, or `connections.max.reauth.ms` if that is
+        shorter.
+        """
         reauth_ms = self.connections_max_reauth_ms or self.grpc_session_lifetime_ms
         return min(reauth_ms, self.grpc_session_lifetime_ms)
 

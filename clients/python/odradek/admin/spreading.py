@@ -105,7 +105,9 @@ class _Places:
 
 
 def shares_a_host(replicas: Sequence[int], host_of: Mapping[int, str | int]) -> bool:
-    """Return whether one host has at least two more replicas of a partition than another host with a free broker."""
+    """Return whether the replicas of a partition could be spread better: one host has at least two more of them than
+    another host, which has a broker without a replica.
+    """
     on_host = Counter(dict.fromkeys(host_of.values(), 0))
     on_host.update(host_of.get(broker, broker) for broker in replicas)
     free = {host_of[broker] for broker in host_of if broker not in replicas}

@@ -38,7 +38,7 @@ COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "topic": ("topic:app", "Create, list, describe, change, trim and delete topics."),
         "partition": (
             "partition:app",
-            "List and move partitions, elect leaders, throttle copying.",
+            "List and move partitions, elect leaders, throttle replication.",
         ),
         "group": ("group:app", "List, describe, reset and delete consumer groups."),
         "transaction": ("transaction:app", "List, describe and end transactions."),

@@ -449,7 +449,11 @@ def import_(
     ],
     directory: Annotated[
         Path,
-        typer.Option("--to", metavar="DIR", help="Write the translated files to this directory."),
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="Write the translated configuration files to this directory.",
+        ),
     ] = Path(),
     voters: Annotated[
         str,

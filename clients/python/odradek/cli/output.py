@@ -116,8 +116,8 @@ def open_closed_streams() -> None:
 def binary_output() -> BinaryIO:
     """Return a stream that writes bytes to standard output, with a buffer even under PYTHONUNBUFFERED.
 
-    Without a buffer, a write may store only a part of its bytes without an error. The command would then not notice
-    that the reader of a pipe has exited.
+    Without a buffer, a write may write only some of its bytes and raise no error, for example when the reader of a
+    pipe has exited. The command would not notice.
     """
     stream = sys.stdout.buffer
     if isinstance(stream, io.RawIOBase):

@@ -1,4 +1,4 @@
-"""`odradek partition`: list and move partitions, elect leaders, and throttle copying."""
+"""`odradek partition`: list and move partitions, elect leaders, and throttle replication."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 THROTTLE: Final = "follower.replication.throttled.rate"
 app = typer.Typer(
-    help="List and move partitions, elect leaders, throttle copying.", no_args_is_help=True
+    help="List and move partitions, elect leaders, throttle replication.", no_args_is_help=True
 )
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
 Topics = Annotated[

@@ -157,8 +157,8 @@ class StagedTask:
         )
 
     async def abort(self) -> None:
-        """Abort the task, so that none of its records takes effect. If the cluster cannot be reached, it aborts the
-        task when the lease expires.
+        """Abort the task, so that none of its records takes effect. If the cluster cannot be reached, the task is
+        aborted when its lease expires.
         """
         producer, self._producer = self._producer, None
         if producer is not None:

@@ -13,9 +13,9 @@ lost when a broker is killed. `lose_records` loses records.
 
 These methods cause faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next
 produce or fetch requests of a partition), `lose_next_answers` (the broker writes, but its response is lost),
-`lose_records`, `time_out_transaction`, `end_lease` (the lease of a task of a staged write), `time_out_step` (the
-prepared tasks of a step), `fail_next_call` and `lose_next_responses` (an error code, or no response, for the next calls
-of a method for transactions or staged writes).
+`lose_records`, `time_out_transaction`, and for the next calls of an RPC method `fail_next_call` (an error code) and
+`lose_next_responses` (no response). A staged write consists of tasks in several processes that take effect as one step:
+`end_lease` lets the lease of one task expire, and `time_out_step` aborts the tasks of a step that are prepared.
 """
 
 from __future__ import annotations

@@ -252,10 +252,10 @@ class CoordinatorHost(Generic[Shard]):
         breaks = 1 if is_first else broken.breaks + 1
         wait_s = reload_wait_s(breaks)
         _log.warning(
-            "Loading a coordinator partition again after a failure",
+            "Coordinator partition failed; loading it again",
             topic=self.topic,
             partition=partition,
-            wait_s=wait_s,
+            retry_in_s=wait_s,
         )
         hosted = self._host(partition, broken.leader_epoch, breaks=breaks)
         loop.call_later(wait_s, self._loads.put_nowait, hosted)

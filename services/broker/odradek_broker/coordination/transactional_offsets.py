@@ -144,7 +144,9 @@ class TransactionalOffsets:
                 await asyncio.sleep(_PAUSE_S)
 
     def _order(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return the ConnectionOrder of a partition of `__consumer_offsets`. Each leader epoch has its own."""
+        """Return the object that refuses requests of earlier connections, for a partition of `__consumer_offsets`. A
+        new leader epoch begins with a new one.
+        """
         placement = self._groups.placement
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
         known_epoch, order = self._orders.get(partition, (None, None))

@@ -187,7 +187,9 @@ class LogDirectory:
             self._markers.loss_reported()
         except OSError as error:
             if error_class(error) is ErrorClass.DISK:
-                raise self.health.fail(f"saving the registration in {self.path}", error) from error
+                raise self.health.fail(
+                    f"saving the broker's registration in {self.path}", error
+                ) from error
             return error
         marks, self._damage_marks = self._damage_marks, []
         for mark in marks:

@@ -97,7 +97,7 @@ class OpenFiles:
                 next(iter(self._clean)).close()
 
     def opened(self, segment: Segment) -> None:
-        """Record that a segment has opened its file."""
+        """Count the open file of a segment among those that `OpenFiles` may close to stay below its limit."""
         with self.lock:
             if segment.is_dirty:
                 self._dirty[segment] = segment.size_bytes

@@ -335,8 +335,8 @@ class DataSent(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionReady(Struct, frozen=True, kw_only=True, gc=False):
-    """A stream to `leader` is open. The follower attaches in this session from now on, even if it is attached in the
-    stream of the other lane.
+    """A stream to `leader` is open. The follower attaches on this stream from now on, even if it is attached on the
+    other of its two streams to the leader (see `FollowerSession`).
     """
 
     session_id: int

@@ -260,8 +260,11 @@ class Followers:
         return min([own_start, *starts])
 
     def note_caught_up(self, log_end: Offset, now_ms: int) -> None:
-        """Record which followers are caught up now. The leader calls this before it makes positions UNKNOWN, so that
-        the lag is measured from this moment: without traffic, the last check may have been hours ago.
+        """Record which followers are caught up now.
+
+        The leader calls this before an event that may reset a follower's position to UNKNOWN, such as a new
+        registration of its broker. The follower's lag is then measured from this moment. Without traffic, the last
+        check may have been hours ago.
         """
         for follower in self._by_broker.values():
             if follower.ack_to >= log_end:

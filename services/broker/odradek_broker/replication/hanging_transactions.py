@@ -93,7 +93,7 @@ class _Candidate:
 
     @property
     def key(self) -> tuple[TopicIdPartition, ProducerId, int]:
-        """The key of this transaction. Later transactions of the same producer have other keys."""
+        """The partition, the producer id and the first offset of this transaction, which identify it."""
         return (
             self.host.partition,
             self.transaction.producer_id,

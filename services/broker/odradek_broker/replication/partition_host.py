@@ -502,10 +502,10 @@ class PartitionHost:
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
         self._shared.counters.truncations += 1
         _log.info(
-            "Truncated the log where it diverges from the leader's log",
+            "Truncating the log to where it diverges from the leader's log",
             partition=str(self),
-            end_offset=effect.end_offset,
-            log_end_offset=self.log.log_end_offset,
+            from_offset=self.log.log_end_offset,
+            to_offset=effect.end_offset,
         )
         end = effect.end_offset
         self._visible.cut(end)

@@ -241,7 +241,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
         return ProducerIdentity(holder, self.last_epoch)
 
     def match(self, identity: ProducerIdentity) -> Match:
-        """Compare the identity of a request with this state."""
+        """Return whether the identity of a request is current, that of a retry, stale, or of another id."""
         if identity.producer_id == NO_PRODUCER_ID:
             return Match.FOREIGN
         if identity == self.next_identity:

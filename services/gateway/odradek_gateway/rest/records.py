@@ -145,7 +145,7 @@ class BinaryFormat:
         return OutgoingRecord(record.key, record.value, record.partition, headers, record.timestamp)
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """Decode a base64 string."""
+        """Decode a base64 string; JSON's null becomes None. `where` names the value in the error message."""
         try:
             return self._decoder.decode(data)
         except msgspec.DecodeError as error:

@@ -201,7 +201,7 @@ async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) 
 
 
 async def read_long_body(request: Request, *, bytes_max: int = INT32_MAX) -> bytearray:
-    """Read the whole body into one growing buffer. To join pieces of 64 MiB at the end would take long.
+    """Read the whole body into one growing buffer. Joining the pieces of a body of 64 MiB at its end would take long.
 
     Raises:
         RestError: 413 if the body is larger than allowed, by its Content-Length or by the bytes that arrive; 429 if the

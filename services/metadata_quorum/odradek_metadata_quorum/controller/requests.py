@@ -317,8 +317,8 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsRequest:
-    """Partitions to add to topics: a client's whole request, or one piece of a large request
-    (`CreateTopicsRequest`).
+    """Partitions to add to topics: a client's whole request, or one piece of a large request, as
+    `CreateTopicsRequest` describes.
     """
 
     topics: tuple[NewPartitions, ...]

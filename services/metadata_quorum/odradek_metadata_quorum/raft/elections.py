@@ -106,9 +106,10 @@ class LoopTurns:
     """Measures the turns (iterations) of this voter's event loop, to distinguish silence of other voters from a stall
     of this process.
 
-    A message that has arrived but was not read yet looks like silence. So silence is measured up to the last time at
-    which all messages that had arrived were read. While turns are short, this is the present time. After a *long* turn
-    it is the beginning of the long turn, until the next turn has read the messages that arrived meanwhile.
+    A message that has arrived but was not read yet looks like silence. Therefore silence is measured up to the last
+    moment at which every message that had arrived was read. While turns are short, that moment is now. During and
+    after a *long* turn (of more than `long_s`), that moment is the start of the long turn, until the following turn has
+    read the messages that arrived meanwhile.
 
     The whole machine may have been suspended, perhaps together with other machines, so that no voter was silent.
     Therefore the length of a long turn is *forgiven*: it is added to all deadlines. This happens only if no turn was

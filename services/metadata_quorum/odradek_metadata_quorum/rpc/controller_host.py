@@ -177,7 +177,11 @@ class ControllerHost:
         return decisions
 
     async def _admitted(self) -> int:
-        """Wait until the controller is active, and return its epoch. Raises NotActive or Overloaded."""
+        """Wait until this controller may decide, and return its epoch.
+
+        Raises NotActive if another controller is active or none becomes active in time, and Overloaded if too many
+        changes are not committed yet.
+        """
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             raise Overloaded(
