@@ -60,6 +60,8 @@ def demo(
             bars.update("start processes", 1, 1)
             bars.say(f"the cluster is ready at {cluster.bootstrap}")
             outcome = asyncio.run(run_demo(cluster, flights, rate=rate, progress=bars.update))
+            bars.update("stop processes", 0, 1)
+        bars.update("stop processes", 1, 1)
     print_report(console(), outcome, flights)
     if keep_data:
         print(f"data and logs: {data_dir}", file=sys.stderr)
