@@ -101,6 +101,15 @@ CLUSTER = Dashboard(
                     "Replication Bytes In", f"{BROKER}replication_bytes_in_total", "instance", "Bps"
                 ),
                 gauge("Connections", f"{BROKER}kafka_connections", "{{instance}}"),
+                rate("Bytes In by Topic", f"{BROKER}topic_bytes_in_total", "topic", "Bps"),
+                rate("Bytes Out by Topic", f"{BROKER}topic_bytes_out_total", "topic", "Bps"),
+                rate("gRPC Calls", f"{BROKER}grpc_calls_total", "method"),
+                gauge(
+                    "Failed gRPC Calls",
+                    f'sum by (method, code) (rate({BROKER}grpc_calls_total{{code!="OK"}}[$__rate_interval]))',
+                    "{{method}} {{code}}",
+                    "cps",
+                ),
             ),
         ),
         (
