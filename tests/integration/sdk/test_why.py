@@ -163,11 +163,13 @@ def test_a_killed_broker_is_why_there_is_no_leader_and_a_group_is_behind(
         causes = until(
             cluster,
             topic,
-            says("it has no leader", "broker 2 is fenced", "process of broker 2 does not run"),
+            says("it has no leader", "broker 2 is fenced", "process of broker 2 is not running"),
         )
         assert "refuses connections" in end_of_chain(causes)["evidence"]
         causes = until(
-            cluster, topic + "-g", says("records behind", "its end is not known", "has no leader")
+            cluster,
+            topic + "-g",
+            says("records behind", "its end offset is not known", "has no leader"),
         )
         until(cluster, "", says("broker 2 is fenced"))
     finally:
@@ -184,7 +186,7 @@ def test_a_group_without_members_and_one_whose_member_stands_still(
     produce(cluster, topic, "a", "b", "c")
     words = ("consume", topic, "--group", group, "--from-beginning", "-n", "2")
     assert command(cluster, *words) == (0, "a\nb\n")
-    (behind,) = until(cluster, group, says("is 1 records behind", "nobody reads"))
+    (behind,) = until(cluster, group, says("is 1 records behind", "no consumer reads"))
     assert behind["because"][0]["evidence"] == "its state is Empty"
     consumer = subprocess.Popen(
         [*CLI, "consume", topic, "--group", group],
@@ -301,7 +303,7 @@ def test_top_shows_brokers_topics_and_groups(cluster: EmbeddedCluster, topic: st
 
 def test_without_a_controller_the_chain_ends_at_its_process(cluster: EmbeddedCluster) -> None:
     cluster.controllers[1].kill()
-    is_seen = says("there is no active controller", "process of controller 1 does not run")
+    is_seen = says("there is no active controller", "process of controller 1 is not running")
     deadline_s = time.monotonic() + UNTIL_S_MAX
     try:
         while True:
