@@ -65,7 +65,7 @@ class VoterNetwork:
         self._ungreeted: set[IncomingLink] = set()
         self._server: asyncio.Server | None = None
         self._identity: ServerIdentity | None = None
-        self._refusals: dict[str, float] = {}
+        self._refusals: dict[tuple[int | None, str], float] = {}
         self._voters = voters_text(settings.voters)
         self._mismatches: dict[
             int, str
@@ -127,7 +127,7 @@ class VoterNetwork:
                 await self._connect_and_keep(peer_id)
                 warn_s = loop.time() + UNREACHED_WARNING_S
             except ssl.SSLError as error:
-                self._warn(f"controller {peer_id}", str(error))
+                self._warn(f"controller {peer_id}", str(error), peer_id)
             except OSError as error:  # TimeoutError is an OSError
                 if loop.time() >= warn_s:
                     warn_s = loop.time() + UNREACHED_WARNING_INTERVAL_S
@@ -163,7 +163,7 @@ class VoterNetwork:
                 self._on_disconnected(peer_id)
             self._note_mismatch(peer_id, link)
             if link.refusal is not None and not link.mismatch:
-                self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
+                self._warn(f"controller {peer_id} at {host}:{port}", link.refusal, peer_id)
 
     async def _connect(self, peer_id: int, addresses: list[str], port: int) -> OutgoingLink:
         """Connect to the first address that accepts a connection. If none does, raise the OSError of the last one."""
@@ -288,15 +288,18 @@ class VoterNetwork:
         elif link.greeted:
             self._mismatches.pop(peer_id, None)
 
-    def _warn(self, who: str, reason: str) -> None:
+    def _warn(self, who: str, reason: str, peer_id: int | None = None) -> None:
         """Log that a connection failed, each reason at most once in ten seconds. So a peer that connects repeatedly
         cannot fill the disk.
+
+        `peer_id` is the controller that this one connected to. Its failures are counted apart from those of incoming
+        connections, for which `peer_id` is None whoever opened them.
         """
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._refusals.get(reason, -60.0) > 10.0:
+        now_s, key = asyncio.get_running_loop().time(), (peer_id, reason)
+        if now_s - self._refusals.get(key, -60.0) > 10.0:
             if len(self._refusals) > 100:
                 self._refusals.clear()
-            self._refusals[reason] = now_s
+            self._refusals[key] = now_s
             _log.warning(
                 "Refused or dropped a connection between controllers", peer=who, reason=reason
             )
