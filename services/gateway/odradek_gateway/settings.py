@@ -169,8 +169,8 @@ class GatewaySettings:
     )
     consumer_prefetch_bytes_max: int = setting(
         "consumer.prefetch.bytes.max",
-        "Most bytes of records that a consumer instance fetches ahead from each broker while a client reads"
-        " from the instance.",
+        "Maximum number of bytes of records that a consumer instance fetches ahead from each broker while a client"
+        " reads from the instance.",
         default=1 << 20,
         unit="bytes",
         minimum=1 << 20,

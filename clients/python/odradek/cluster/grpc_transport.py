@@ -58,7 +58,7 @@ RESOLVE_MS_MIN: Final = 200  # Minimum time between DNS look-ups of a name. gRPC
 CONNECT_MS_MAX: Final = 2_000
 CLOSE_GRACE_S: Final = 0.1
 STREAMS_PER_CHANNEL: Final = 500
-"""Most bidirectional streams on one channel. Brokers accept 1,000 calls on one connection."""
+"""Maximum number of bidirectional streams on one channel. Brokers accept 1,000 calls on one connection."""
 
 _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

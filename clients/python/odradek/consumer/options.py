@@ -27,7 +27,7 @@ class ConsumerOptions:
     "read_uncommitted": all records.
     """
     prefetch_bytes_max: int = 32 * 1024 * 1024
-    """Most bytes that are fetched in advance, for all partitions together. 1 MiB to 1 GiB."""
+    """Maximum number of bytes that are fetched in advance, for all partitions together. 1 MiB to 1 GiB."""
     fetch_message_bytes_max: int = 1024 * 1024
     """Largest size of one fetch response in bytes. 1 KiB to 60 MiB. A batch that is larger is sent as a whole."""
     fetch_bytes_min: int = 1

@@ -45,7 +45,7 @@ class ProducerOptions:
     max_block_ms: int = 60_000
     """Longest time that `send` waits for buffer space, or for the metadata of a topic."""
     max_in_flight: int = 5
-    """Most batches per partition that are sent, but not acknowledged. 1 to 5 with idempotence, otherwise 1 to 1000."""
+    """Maximum number of unacknowledged batches per partition. 1 to 5 with idempotence, otherwise 1 to 1000."""
     delivery_timeout_ms: int = 120_000
     """Longest time from `send` to the acknowledgement, retries included. After that, the record fails."""
     request_timeout_ms: int = 30_000

@@ -27,7 +27,7 @@ from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 LOOP_AGE_MAX_MS: Final = 2_000
 LOOP_TICK_MS: Final = 50
 _SENT_TIMES_MAX: Final = 64
-_LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+_REGISTRATION_ENDED: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 
 
 class Lease:
@@ -204,7 +204,7 @@ class Heartbeat:
             # An error may come from a controller of another cluster, whose controller epochs have no meaning here.
             if is_good:
                 self._controller_epoch = response.controller_epoch
-        if response.error_code in _LIFE_IS_OVER:
+        if response.error_code in _REGISTRATION_ENDED:
             self._lease.end()
             self._tell(self._on_stale)
             return

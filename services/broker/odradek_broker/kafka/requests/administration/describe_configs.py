@@ -44,7 +44,7 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
 _Refusal: TypeAlias = tuple[ErrorCode, str]
-# Resources of this type have no configs here, because brokers do not collect metrics of clients.
+# Resources of this type have no configs here, because brokers do not collect metrics from clients.
 _CLIENT_METRICS: Final = 16
 _BROKER_LOGGER: Final = 8
 _KNOWN_TYPES: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})
