@@ -59,7 +59,8 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 class ListenerSettings(LogSettings):
     """Settings of the listeners, and of how clients authenticate there.
 
-    They extend the log settings because dataclasses with slots cannot have several parents with fields.
+    The settings classes form one chain of inheritance, because a dataclass with slots cannot have several parents with
+    fields. Therefore this class extends `LogSettings`, although the two are unrelated.
     """
 
     listeners: tuple[ListenerAddress, ...] = setting(

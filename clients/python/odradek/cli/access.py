@@ -430,8 +430,8 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Create a user. On a terminal, the command prompts for the password; otherwise it reads the first line of standard
-    input.
+    """Create a user. Without --password and --password-file, the command prompts for the password on a terminal, and
+    otherwise reads it from the first line of standard input.
     """
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, True)
 

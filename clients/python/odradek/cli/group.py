@@ -372,7 +372,8 @@ def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
         offsets = {}
     if not offsets:
         fail(
-            f"{path}: write lines of TOPIC,PARTITION,OFFSET, or the JSON of `odradek group describe`",
+            f"{path} has no list of offsets: it needs lines of TOPIC,PARTITION,OFFSET,"
+            " or the JSON output of `odradek group describe`",
             status=EXIT_USAGE,
         )
     return offsets

@@ -77,8 +77,8 @@ async def _ask_once(
     read_committed: bool,
     deadline_s: float,
 ) -> OdradekError | None:
-    """Send one request to each leader. If offsets are missing and a retry may help, return the error; None if none is
-    missing. Errors that a retry cannot change are raised.
+    """Send one request to each leader, and add the offsets of the responses to `found`. Return None if this completed
+    `found`, otherwise an error after which a retry may help. Raise an error that a retry cannot change.
     """
     by_endpoint: dict[str, list[TopicPartition]] = {}
     problem: OdradekError | None = None

@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """The part of a consumer that the group membership uses."""
+    """The methods of a consumer that the group membership calls."""
 
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]

@@ -148,7 +148,8 @@ def resolve_group_config(
 ) -> tuple[str, ConfigSource]:
     """Return the present value of a group config, and where the value comes from.
 
-    If the config is not set for the group, this is the built-in default. A broker's setting may override that default.
+    If the config is not set for the group, return the built-in default. If a setting of the broker overrides that
+    default, the caller must apply the setting.
     """
     own = image.config_of(ConfigResourceType.GROUP, group)
     if definition.name in own:

@@ -42,7 +42,8 @@ from odradek_protocol.identity import (
 
 
 class RestartClass(IntEnum):
-    """How the previous process of a broker ended. The controller concludes whether the broker may have lost bytes."""
+    """How the previous process of a broker ended. From this the controller concludes whether the broker
+    may have lost bytes."""
 
     CLEAN = 1  # by a controlled shutdown, which left a marker file with the broker epoch
     PROCESS = 2  # the process died, but the page cache survived

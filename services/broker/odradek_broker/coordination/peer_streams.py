@@ -73,7 +73,9 @@ R = TypeVar("R", bound=Result)
 
 
 class PeerStreams(Generic[E, R]):
-    """The streams of one kind from this broker to all others. Run `run()` in a task group."""
+    """gRPC streams of one RPC, one to each broker to which an entry was sent. They are open while `run()` runs in a
+    task group.
+    """
 
     def __init__(
         self,

@@ -255,8 +255,8 @@ class ArrivingBytes:
         return shares.total > shares.total_max or shares.of(owner) > shares.owner_max
 
     def is_for_file(self, connection: Resumable) -> bool:
-        """Return whether the connection should move its frame to a file, because its owner, or all owners together,
-        exceed half of their limit.
+        """Return whether the connection should move its unfinished frame from memory to a file. It should if the frames
+        of its owner (a principal or an address), or those of all owners together, take more than half of their limit.
         """
         owner, _ = self._held[connection]
         shares = self._shares

@@ -135,7 +135,9 @@ class UnfinishedMessages:
         return int(sum(max(c.excess_bytes, 0) for c in self._connections.values()))
 
     def called(self, peer: Peer, size_bytes: int = 0) -> None:
-        """Count the headers of a new call, and `size_bytes` of its request, as delivered."""
+        """Count a new call on the connection of `peer` as delivered: an amount for its headers, and the `size_bytes` of
+        its request.
+        """
         self._connection(peer).delivered_bytes += _CALL_BYTES + size_bytes
 
     def has_called(self, peer: Peer) -> bool:

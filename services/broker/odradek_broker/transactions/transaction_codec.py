@@ -165,10 +165,11 @@ def _tags(state: Transaction) -> dict[int, bytes]:
 
 
 def _read_usual(value: bytes) -> Transaction | None:
-    """Decode a value of the most common form: that after a transaction of a client of transaction version 2. Return
-    None for a value of any other form.
+    """Decode a value of the most common form, which is written when a client with transaction version 2 ends a
+    transaction. Return None for a value of any other form.
 
-    `_read_value` takes three times as long, and the transactions of a shard make no progress during its load.
+    This makes loading faster: `_read_value` takes three times as long, and the transactions of a shard make no progress
+    while it is loaded.
     """
     if len(value) != _USUAL.size:
         return None

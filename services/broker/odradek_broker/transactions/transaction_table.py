@@ -33,7 +33,7 @@ _PARTITION_BYTES: Final = 32  # the size limit of a partition in a record, witho
 
 @dataclass(slots=True, kw_only=True)
 class TransactionTable:
-    """The state of one shard."""
+    """The transactions of one shard, that is, of one partition of `__transaction_state`, by transactional id."""
 
     settings: TransactionSettings
     clock: SettledClock = field(default_factory=SettledClock)

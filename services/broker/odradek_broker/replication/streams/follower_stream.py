@@ -275,7 +275,7 @@ class FollowerStream:
         return is_open
 
     def _warn_of_unreached(self, address: str, error: BaseException) -> None:
-        """Log that the leader cannot be reached, if this is the case for some seconds; repeat the warning once a
+        """Log that the leader cannot be reached, if this has been the case for some seconds; repeat the warning once a
         minute.
         """
         now_ms = self._clock.monotonic_ms()

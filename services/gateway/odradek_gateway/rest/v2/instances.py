@@ -424,7 +424,10 @@ class Instances:
                     self._drop_local(instance)
             except (OdradekError, RestError, TimeoutError) as error:
                 _log.warning(
-                    "Failed to close an unused or moved consumer instance", reason=repr(error)
+                    "Failed to close a consumer instance that was unused or taken over by another gateway",
+                    group=instance.spec.group,
+                    instance=instance.spec.name,
+                    reason=repr(error),
                 )
 
 
