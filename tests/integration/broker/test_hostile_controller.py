@@ -321,7 +321,7 @@ async def test_an_entry_that_does_not_fit_leaves_nothing_in_the_image(
         assert created == {TopicId(b"a" * 16)}
         assert source.asked_from[:2] == [0, 0], "the image is built again from the beginning"
         assert any(
-            "metadata entry 2 does not fit" in str(getattr(record, "odradek_fields", {}))
+            "metadata entry 2 cannot be applied" in str(getattr(record, "odradek_fields", {}))
             for record in caplog.records
         )
     finally:

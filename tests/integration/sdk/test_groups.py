@@ -248,7 +248,9 @@ async def test_a_member_that_is_silent_loses_its_partitions_and_its_commits(
         member = consumer._member
         assert member is not None
         member.member_epoch += 7  # what the coordinator makes of a member that it took out
-        with pytest.raises(MemberFenced, match="another member reads again"):
+        with pytest.raises(
+            MemberFenced, match="another member reads the uncommitted records again"
+        ):
             await consumer.commit()
         await reading_until(consumer, lambda: bool(lost))
         assert lost == [(topic, 0)]
@@ -270,7 +272,7 @@ async def test_groups_are_named_when_they_are_not_there_or_in_use(
             await client.admin.alter_group_offsets(topic, {(topic, 0): 0})
         for error in (told, refused.value):
             assert str(error) == (
-                f"group {topic!r} has members; stop them first;"
+                f"group {topic!r} has members; stop the members first;"
                 f" `odradek group describe {topic}` lists them"
             )
 

@@ -55,9 +55,9 @@ def wait_for_log(cluster: EmbeddedCluster, name: str, words: str) -> None:
 def test_the_sdk_at_the_kafka_listener_learns_the_grpc_address(cluster: EmbeddedCluster) -> None:
     error = connect(address(cluster, "kafka"))
     assert "this is the listener KAFKA of broker 1, for Kafka clients" in str(error)
-    assert f"its gRPC address, {address(cluster, 'grpc')}" in str(error)
+    assert f"the broker's gRPC address, {address(cluster, 'grpc')}" in str(error)
     assert str(error).count("gRPC address") == 1
-    wait_for_log(cluster, "broker-1", "a gRPC client: this is the listener KAFKA")
+    wait_for_log(cluster, "broker-1", "the client speaks gRPC: this is the listener KAFKA")
 
 
 def test_the_sdk_at_a_gateway_is_told_so(cluster: EmbeddedCluster) -> None:
@@ -88,7 +88,7 @@ def test_http_at_the_kafka_listener_is_answered_in_http(cluster: EmbeddedCluster
     assert response.status == 400
     assert b"HTTP is served by a gateway" in response.read()
     connection.close()
-    wait_for_log(cluster, "broker-1", "a HTTP client: this is the listener KAFKA")
+    wait_for_log(cluster, "broker-1", "the client speaks HTTP: this is the listener KAFKA")
 
 
 def test_a_kafka_client_at_a_gateway_is_named_in_its_log(cluster: EmbeddedCluster) -> None:

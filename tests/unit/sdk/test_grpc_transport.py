@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from odradek import Client, TlsOptions
 from odradek.cluster.cluster import Cluster
-from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.grpc_transport import GrpcTransport, translated
 from odradek.cluster.methods import BROKER_SERVICE, METADATA, PRODUCE, WATCH_METADATA
 from odradek.cluster.sasl_login import Session
 from odradek.cluster.security import SaslCredentials
@@ -40,6 +40,7 @@ from odradek.errors import (
     ServerFault,
     ThrottlingQuotaExceeded,
     UnsupportedOperation,
+    WrongListener,
 )
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
@@ -474,3 +475,20 @@ async def test_the_time_limit_of_a_call_includes_its_login_and_the_logins_of_oth
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [BrokerUnreachable] * 3
     await transport.close()
+
+
+FAREWELL = "this is the listener HTTP of a gateway: use the gRPC address (port 9090 by default)"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        f"GOAWAY received; Error code: 13; Debug Text: {FAREWELL}",
+        f"failed to connect to all addresses (GOAWAY received; Debug Text: {FAREWELL})))",
+        f"Debug Text: {FAREWELL} (GOAWAY received; Error code: 13; Debug Text: {FAREWELL}))",
+    ],
+)
+async def test_the_message_of_a_wrong_listener_is_cut_from_grpcs_details(details: str) -> None:
+    error = await translated(grpc.StatusCode.UNAVAILABLE, details, "127.0.0.1:8082", "Metadata")
+    assert isinstance(error, WrongListener)
+    assert error.reason == FAREWELL

@@ -79,8 +79,9 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.service_config_disable_resolution", 1),
 ]
 RESOLVE_S_MAX: Final = 0.5
-_FAREWELL: Final = re.compile(r"Debug Text: (this is the listener .*)$")
-"""Matches the message that a Kafka listener sends to a gRPC client before it closes the connection."""
+_FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DOTALL)
+"""Matches the message that a Kafka or HTTP listener sends to a gRPC client before it closes the connection. gRPC's
+details may quote the message twice, one within the other; the last one is used."""
 _HTTP_1: Final = "http1.x server"
 """A part of gRPC's message if an HTTP/1 server responds."""
 _FAILED_TO_CONNECT: Final = re.compile(
