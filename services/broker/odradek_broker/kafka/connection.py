@@ -358,9 +358,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body: memoryview,
         decoding: Generator[None, None, object] | None = None,
     ) -> None:
-        """Begin a large request, which is served in steps, so that other connections are not delayed. `decoding`
-        decodes the request, and may have been started already.
-        """
+        """Begin a large request, which is served in steps. `decoding` decodes it, and may have been started already."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
