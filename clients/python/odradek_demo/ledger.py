@@ -92,7 +92,7 @@ class ReadBack:
         )
 
     def sha256(self) -> str:
-        """Return the checksum of the keys and values that were read, in the order of the flights."""
+        """Return the checksum of the keys and values that were read, in the order of the flights in the data set."""
         return _sha256(self._digests[i] for i in sorted(self._digests))
 
     def source_sha256(self) -> str:

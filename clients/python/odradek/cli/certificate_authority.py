@@ -37,8 +37,8 @@ class CertificateAuthority:
         self._key_path = directory / "ca.key"
 
     def create(self, *, common_name: str, days: int) -> Path:
-        """Create a new authority and return the path of its certificate. An existing authority is never replaced,
-        because every node trusts it.
+        """Create a new authority and return the path of its certificate. Raises CertificateAuthorityError
+        if the directory has an authority, because every node trusts the existing one.
         """
         if self._key_path.exists():
             raise CertificateAuthorityError(

@@ -109,7 +109,7 @@ def set_level(
     name: Annotated[str, typer.Argument(help="Name of the feature, such as metadata.version.")],
     level: Annotated[
         int,
-        typer.Argument(min=0, max=2**15 - 1, help="Level to set."),
+        typer.Argument(min=0, max=2**15 - 1, help="New level of the feature."),
     ],
     allow_downgrade: Annotated[
         bool,

@@ -393,7 +393,7 @@ class GrpcTransport:
         return connection
 
     def _connection(self, endpoint: str, number: int = 0) -> _Connection:
-        """Return the connection to an endpoint. A connection that was lost is replaced by a new channel.
+        """Return connection `number` to an endpoint; a new one if it does not exist or was lost.
 
         A lost channel would first try the address that the host name had before. If the broker now has another address,
         as a restarted pod does, nothing responds there, and the attempt takes its whole time limit.

@@ -33,8 +33,8 @@ Authenticate = Callable[[Metadata], Awaitable[pb.AuthenticateResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A login at one broker. Later calls to the broker send `name`. At `renew_at_s`, in seconds of the monotonic clock,
-    the client logs in again.
+    """A login at one broker. Later calls to the broker send `name`, the name of the session, instead of the
+    credentials. At `renew_at_s`, in seconds of the monotonic clock, the client logs in again.
     """
 
     name: str

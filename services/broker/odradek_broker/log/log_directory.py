@@ -10,8 +10,8 @@
 
 The lifetime of a directory object: `open` (lock, identity, restart class), `load` (recover every log), then the
 broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed write or sync the directory
-is offline: `failure` has the reason, and the next start is of class POWER. While the disk is full, `full` is set and
-the directory is read-only, until `look_for_room` finds space and the caller calls `health.has_room_again`."""
+is offline: `failure` has the reason, and the next start is as after a loss of power. While the disk is full, `full` is
+set and the directory is read-only, until `look_for_room` finds space and the caller calls `health.has_room_again`."""
 
 from __future__ import annotations
 

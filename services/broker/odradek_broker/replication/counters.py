@@ -232,7 +232,7 @@ class _Steps:
                 then.add(offset, self.passed_bytes)
 
     def cut(self, end_offset: Offset) -> None:
-        """Remove the steps above `end_offset`."""
+        """Remove the steps (appends) above `end_offset`."""
         steps = self._steps
         last = None
         while steps and steps[-1][0] > end_offset:

@@ -70,8 +70,8 @@ class TransactionRegistrar(Protocol):
 
 
 class Watcher(Protocol[Host_contra]):
-    """An object that a host notifies when its partition may have new readable records, or can no longer be read on this
-    broker.
+    """An object that a partition's host notifies when the partition may have new readable records, or can no longer be
+    read on this broker.
     """
 
     def on_partition_moved(self, host: Host_contra) -> None:

@@ -158,7 +158,7 @@ class HostTransactions:
         try:
             self._writes.pop(effect.request_id)(effect.error_codes)
         except Exception as error:
-            _log.error("Failed to pass on the outcome of writing transaction markers", exc=error)
+            _log.error("Failed to report whether transaction markers were written", exc=error)
 
     def _orphan_ended(self, effect: fx.OrphanEnded) -> None:
         _log.error(

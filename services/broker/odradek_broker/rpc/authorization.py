@@ -59,7 +59,7 @@ Conversation: TypeAlias = Callable[[object, ServerContext], Awaitable[None]]
 
 
 class Authorization(grpc.aio.ServerInterceptor):
-    """Identifies the caller of each call, and refuses a call without the right before its servicer is called."""
+    """Identifies the caller of each call. If the caller has no right to it, the servicer does not run."""
 
     def __init__(
         self,

@@ -264,7 +264,10 @@ class Callers:
         )
 
     def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-        """Return whether the broker may read the request of a call with these headers. `identify` still checks them."""
+        """Return whether the headers of a call name a session that is logged in, so that the broker reads the request.
+
+        `identify` checks the caller itself later.
+        """
         if not self._wants_login:
             return True
         sessions = [str(value) for key, value in metadata or () if key == SESSION]

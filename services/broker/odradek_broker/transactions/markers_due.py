@@ -24,7 +24,7 @@ class DueMarkers:
 
 @dataclass(slots=True)
 class MarkersDue:
-    """The decisions of one shard that have pending markers."""
+    """The committed and aborted transactions of one coordinator shard whose markers are not all written yet."""
 
     _decisions: dict[int, DueMarkers] = field(default_factory=dict)
     _last_decision: int = 0

@@ -35,9 +35,9 @@ empty. Then the other replicas, which were out of sync, enter the ELR and `lost`
 longest log. Otherwise the empty log would become the log of the partition.
 
 Two more cases are treated like a replaced disk. When the id of an unregistered broker registers again, the controller
-cannot tell its old disk from a new one; if it is the old disk, the broker reports the longest log. And a replica may
-lack records that it had synced, because its log was truncated where damage begins or its directory is gone. A replica
-that only lost power still has all synced records, and stays.
+cannot tell its old disk from a new one; if it is the old disk, the broker reports the longest log
+and is elected. And a replica may lack records that it had synced, because its log was truncated where damage begins or
+its directory is gone. A replica that only lost power still has all synced records, and stays.
 """
 
 from __future__ import annotations

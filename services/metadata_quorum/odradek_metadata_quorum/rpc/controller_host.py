@@ -59,7 +59,7 @@ class Unconfirmed(Exception):
 
 
 class Proposer(Protocol):
-    """The part of the quorum that the host uses."""
+    """What the host of a controller needs of the Raft quorum: to propose entries, and to confirm its leadership."""
 
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
         """Replicate an entry, as `Quorum.propose` does."""

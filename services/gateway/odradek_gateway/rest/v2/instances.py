@@ -263,7 +263,7 @@ class Instances:
             # are never sent: an attacker who writes into the registry could have them sent to any address.
             if not owner.startswith("https://"):
                 _log.warning(
-                    "Request not passed on because the registered URL of the other gateway is not https",
+                    "Request not passed on to the gateway that owns the instance, because its URL is not https",
                     owner=owner,
                 )
                 return None
