@@ -41,7 +41,7 @@ class Message(Struct):
     """A request or a response."""
 
     API_KEY: ClassVar[int]
-    # ApiVersions 0 and SaslHandshake have no such field, because no quota delays their responses.
+    # Responses of ApiVersions 0 and SaslHandshake have no throttle time, because no quota delays them.
     throttle_time_ms: int
     @classmethod
     def flexible_version_q(cls, version: int) -> bool: ...

@@ -452,7 +452,7 @@ class TransactionShard:
     ) -> TransactionStep:
         """Handle the response of a partition leader to a marker. The last acknowledgement completes the transaction.
 
-        Error codes after which the marker is sent again are ignored.
+        After some error codes the marker sender sends the marker again; this method ignores them.
         """
         if error not in _MARKER_DONE:
             return NOTHING

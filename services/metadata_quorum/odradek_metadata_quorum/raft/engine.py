@@ -246,8 +246,8 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 appendEntriesUseBatch=True,
                 appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
                 appendEntriesPeriod=heartbeat_s,
-                # The check-quorum of `Elections` replaces this rule of the library, which may step down although
-                # responses have arrived that are not read yet.
+                # `Elections` checks by itself whether a majority responds. The library's own check is off, because
+                # with it a leader may step down although responses have arrived that it has not read yet.
                 leaderFallbackTimeout=math.inf,
                 commandsWaitLeader=False,
                 dynamicMembershipChange=False,
