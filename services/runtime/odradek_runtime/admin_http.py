@@ -27,7 +27,9 @@ class AdminHttp:
         liveness: Mapping[str, Check],
         readiness: Mapping[str, Check],
     ) -> None:
-        """`metrics` returns the content type and the body of a /metrics response. The other two map names to checks."""
+        """`metrics` returns the content type and the body of a /metrics response. `liveness` and `readiness` map the
+        name of each check to the check.
+        """
         self._metrics = metrics
         self._liveness = liveness
         self._readiness = readiness

@@ -6,7 +6,8 @@
   probe would only restart it.
 - `liveness` succeeds while the event loop runs and nothing is broken that only a restart repairs. The state of other
   processes does not count, because otherwise Kubernetes would restart all processes together.
-- `readiness` succeeds while the process does its work in the cluster, so that another process may be stopped.
+- `readiness` succeeds while the process does its work in the cluster. A rolling restart waits for this before it stops
+  the next process.
 """
 
 from __future__ import annotations

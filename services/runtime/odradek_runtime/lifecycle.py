@@ -1,9 +1,9 @@
 """The lifecycle of a process: event loop, signals, exit of the parent process, exit status.
 
-`run_process(main)` runs `main(stop)` on uvloop. SIGTERM, SIGINT and the exit of the parent process set `stop`. A
-second signal ends the process at once. An error with a remedy (`ProcessRefused`, `SettingsError`, `ListenRefused`,
+`run_process(main)` runs `main(stop)` on uvloop. SIGTERM, SIGINT and the exit of the parent process set `stop`. A second
+signal ends the process at once. An error with a remedy (`ProcessRefused`, `SettingsError`, `ListenRefused`,
 `TlsRefused`) is printed as one line, any other error with its traceback. An uncaught exception in a thread stops the
-process, because the work of that thread would no longer be done until a restart.
+process, because nothing else would do the work of that thread until a restart.
 
 Nobody would kill a process that hangs after its parent has exited. So a watchdog ends the process if it has not
 stopped in time, and writes the stack of each thread to standard error. The watchdog needs neither the event loop nor
@@ -41,7 +41,7 @@ class ProcessRefused(RuntimeError):
 
 
 class StopRequest:
-    """A request to stop the process, which tasks that run until then wait for. Only the first `set` counts."""
+    """A request to stop the process. Tasks that must run until the stop await `wait`. Only the first `set` counts."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -124,7 +124,9 @@ async def _supervise(
 
 
 def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
-    """Call `on_gone` in a thread when standard input ends: the parent holds its other end and has exited or crashed."""
+    """Call `on_gone` in a thread when standard input ends. Only the parent has the other end of this pipe open, so it
+    has exited.
+    """
 
     def wait() -> None:
         with contextlib.suppress(OSError):

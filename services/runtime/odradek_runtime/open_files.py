@@ -39,7 +39,7 @@ def is_scarce(descriptor: int) -> bool:
 
 
 def grpc_connections_max(listeners: int) -> int:
-    """Return the maximum number of connections of each gRPC listener, for a process with `listeners` of them.
+    """Return the maximum number of connections of each gRPC listener, for a process with this many gRPC listeners.
 
     All gRPC listeners together may use a quarter of the process's descriptors. gRPC accepts connections itself, so each
     connection uses a descriptor before its client is known.
@@ -63,7 +63,8 @@ def log_files_max() -> int:
 def has_room_for_partitions(descriptor: int) -> bool:
     """Return whether a new partition may keep a file open whose descriptor has this number.
 
-    A quarter of the process's descriptors stays free for other uses. The system assigns the lowest free number.
+    A quarter of the process's descriptors stays free for other uses. The system assigns the lowest free number, so the
+    number of a new descriptor shows how many are in use.
     """
     return descriptor < resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
 

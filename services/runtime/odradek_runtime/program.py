@@ -234,8 +234,8 @@ def run_program(
 def exit_at_once(status: int) -> NoReturn:
     """End the process even if threads still run. The caller has closed everything that must be closed.
 
-    A normal exit could hang, because the interpreter waits for threads, such as one that waits for a disk or one of
-    gRPC's.
+    A normal exit could hang, because the interpreter waits for threads: for example, for a thread that waits for a
+    disk, or for a thread of gRPC.
     """
     sys.stdout.flush()
     sys.stderr.flush()

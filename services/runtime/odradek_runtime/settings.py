@@ -41,7 +41,8 @@ class SettingsError(ValueError):
 class SettingSpec:
     """The declaration of one setting. Its type and its default are those of the dataclass field.
 
-    `parse` converts the text of the value and raises ValueError. Without it, the type decides how a text is converted.
+    `parse` converts the text of the value and raises ValueError. Without `parse`, the type decides how a text is
+    converted.
     """
 
     name: str
@@ -80,7 +81,9 @@ def setting(
     is_secret: bool = False,
     parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Declare a dataclass field as a setting. If it has no `default`, the process starts only if the user gives it."""
+    """Declare a dataclass field as a setting. If it has no `default`, the process starts only if the user gives a
+    value.
+    """
     spec = SettingSpec(
         name=name,
         doc=doc,

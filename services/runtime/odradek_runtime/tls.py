@@ -2,8 +2,8 @@
 
 The certificate of a broker or controller names that process in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`, which
 `peer_identity` reads from an authenticated call. The principal of a client's certificate is its whole DN as written by
-RFC 4514, as in Kafka by default. `principal_of_certificate` decides that for every listener, so a certificate has the
-same principal over Kafka's protocol, gRPC and HTTP.
+RFC 4514, as in Kafka by default. `principal_of_certificate` computes the principal for every listener, so a certificate
+has the same principal over Kafka's protocol, gRPC and HTTP.
 
 A renewed certificate needs no restart. gRPC servers and the Kafka and HTTP listeners reload changed files at the next
 handshake. gRPC channels are replaced when the files have changed (`grpc_endpoints.InternalChannels`). Open connections
@@ -178,7 +178,9 @@ def principal_of_certificate(certificate: bytes | None) -> str:
 
 
 CLIENT_AUTH: Final = ("none", "requested", "required")
-"""The values of `ssl.client.auth`. With `requested`, a client needs no certificate, but an invalid one is refused."""
+"""The values of `ssl.client.auth`. With `requested`, a client needs no certificate, but an invalid certificate is
+refused.
+"""
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,

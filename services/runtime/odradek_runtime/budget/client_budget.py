@@ -1,5 +1,5 @@
-"""Limits for each client of a process: its shares of resources, its turns on the event loop, its failed logins and
-its audit log lines.
+"""Limits for each client of a process: its shares of resources, its time on the event loop, its failed logins and its
+audit log lines.
 
 Each process has one `ClientBudget`, which all its listeners use (Kafka, gRPC and HTTP). So a client gets no second
 share by using a second protocol. The limits cannot be turned off. They are far above the needs of a normal client, and
@@ -62,6 +62,7 @@ class ShareLines:
         try:
             await granted
         except asyncio.CancelledError:
+            # `_grant` has reserved the amount already, but this task was cancelled before it could continue.
             if granted.done() and not granted.cancelled():
                 self.shares.give_back(owner, amount)
             self._grant()
@@ -92,8 +93,8 @@ LONG_REQUEST_BYTES_MIN: Final = 4096
 (`loop_turns`).
 """
 DECODED_FACTOR: Final = 50
-"""The most bytes of memory that one byte of a request takes after decoding. Requests with many small items come near
-it.
+"""The most bytes of memory that one byte of a request takes after decoding. Only requests with many small items come
+near this factor.
 """
 _ITEM_BYTES: Final = 500
 
@@ -117,7 +118,8 @@ class ClientBudget:
         """Set the limits: `*_max` is for all clients together, `*_owner_max` for one owner.
 
         `decoded_*` limit the memory of long requests in progress (`decoded_bytes`). `proofs_*` limit the number of
-        password checks in progress; their owner is an address, because the client has no principal yet.
+        password checks in progress. The owner of a password check is an address, because the client has no principal
+        yet.
         """
         self.turns = LoopTurns()
         self.decoded = ShareLines(

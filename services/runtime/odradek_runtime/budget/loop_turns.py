@@ -4,8 +4,8 @@ Work whose size a client chooses, such as decoding or encoding thousands of item
 that does such work checks its `Pace` after each item. Once the work has used the event loop for `SLICE_S`, it waits
 for its next turn. `turn_order` decides whose piece runs next.
 
-Between two pieces, of whichever clients, the event loop makes `ITERATIONS_BETWEEN` iterations. A short request takes
-several iterations: its bytes arrive, a thread writes them, the response is sent. So a short request is delayed by
+Between any two pieces, even of different clients, the event loop makes `ITERATIONS_BETWEEN` iterations. A short request
+takes several iterations: its bytes arrive, a thread writes them, the response is sent. So a short request is delayed by
 about one slice in all, however many clients send long requests. Turns only order the work and do not limit its rate:
 long work that runs alone hardly takes longer.
 """

@@ -114,8 +114,8 @@ class RefusalLines:
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
         """Return each owner whose refusals were left out of the log, with their number, and reset that number to 0.
 
-        An owner is returned only when its rate limit allows `LINES_PER_S` more lines. So while a client keeps causing
-        refusals at a high rate, the number grows and no line is written.
+        An owner is returned only when its rate limit allows `LINES_PER_S` more lines. So a client that keeps causing
+        refusals at a high rate is not returned. The next line that `admit` allows has its number instead.
         """
         due = [
             (owner, lines.unwritten)

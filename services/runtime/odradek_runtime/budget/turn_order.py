@@ -18,8 +18,9 @@ SLICE_S: Final = 0.003
 class TurnOrder(Generic[T]):
     """The waiting pieces of all owners, each represented by a ticket. Pieces of one owner run in order of arrival.
 
-    `_used` has the time in seconds that each owner has used. `_clock` is that time of the owner that ran last. An
-    owner that was idle continues at `_clock` if its own time is lower, so an owner cannot save up time by being idle.
+    `_used` has the time in seconds that each owner has used. `_clock` is the used time of the owner that was chosen
+    last, before its piece ran. An owner that was idle continues at `_clock` if its own used time is lower, so an owner
+    cannot save up time by being idle.
     """
 
     __slots__ = ("_clock", "_heap", "_used", "_waiting")
