@@ -1,4 +1,4 @@
-"""Settings of a voter and of the controller process. A setting that Kafka also has has Kafka's name."""
+"""Settings of a voter and of the controller process. Settings that Kafka has, too, have Kafka's names."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class QuorumSettings:
     snapshot_interval_bytes: int = 64 << 20  # or after this many bytes of applied entries
     # The number of entries before a snapshot that stay in the log for slow followers.
     snapshot_entries_min: int = 20_000
-    # Fewer of these entries stay if they have more bytes than this in total.
+    # Fewer of these entries stay if their total size in bytes is above this limit.
     snapshot_entries_bytes_max: int = 64 << 20
     snapshot_chunk_bytes: int = 256 << 10  # the size of a chunk in which a snapshot is sent
     # A larger snapshot is neither stored nor accepted from a leader.

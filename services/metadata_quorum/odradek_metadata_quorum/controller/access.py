@@ -45,7 +45,7 @@ _OPERATIONS: Final = frozenset(range(2, 16))
 _PERMISSIONS: Final = frozenset({2, 3})
 _CLUSTER: Final = 4
 ENTRIES_MAX: Final = 100_000
-# Most comparisons between a filter and an entry in one request. So many comparisons take about half a second.
+# The most comparisons of a filter with an entry that one request may make. They take about half a second.
 LOOKS_MAX: Final = 1_000_000
 LOOKS_PER_PIECE: Final = 10_000
 _TOO_MANY_LOOKS: Final = Outcome(

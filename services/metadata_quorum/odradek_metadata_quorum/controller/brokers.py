@@ -152,7 +152,7 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
 def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
     """Fence brokers whose heartbeat stream broke or that sent no heartbeat for too long.
 
-    The time is recorded, because a broker that is fenced repeatedly must wait before it is unfenced.
+    The time of each fencing is recorded, because a broker that is fenced repeatedly must wait before it is unfenced.
     """
     reasons = {}
     for fence in fences:
@@ -227,7 +227,8 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     # The offset is None if the shutdown began under another controller.
     if memory.shutdown_offset is None:
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
-    # The two values are computed from all partitions, which takes long. Only a new record can change them.
+    # `leads_what_can_move` and `is_missed` are computed from all partitions, which takes long. Only a new record can
+    # change them.
     if memory.judged_at != work.next_offset:
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
@@ -236,7 +237,7 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
             _is_missed(work, state, broker.broker_id) for state in work.image.partitions()
         )
     if memory.leads_what_can_move:
-        # A later batch moves the other leaderships.
+        # Some leaderships are not moved yet. A later batch moves them, so the wait begins again.
         memory.shutdown_offset = work.next_offset
         work.is_repair_due = True
         return False

@@ -1,11 +1,11 @@
 """Changes of the configs of topics, brokers and groups at run time (KIP-339: set, delete, append, subtract).
 
-Of the changes to one resource, either all take effect or none. A change of `min.insync.replicas` also changes the ELRs
-of the affected partitions in the same batch (rule R18), so leaders adopt the new minimum and the new ELR together.
+Either all changes to one resource take effect, or none. A change of `min.insync.replicas` also changes the ELRs of the
+affected partitions in the same batch (rule R18), so leaders adopt the new minimum and the new ELR together.
 
-If these changes do not fit into one batch, each attempt to change the config first writes some of the new ELRs, and the
-attempt that writes the last of them also changes the config. The order matters: with a lower minimum a leader may
-acknowledge records that members of the old ELR lack, so these members must have left the ELR before.
+If the changes of the ELRs do not fit into one batch, each attempt to change the config first writes some of the new
+ELRs, and the attempt that writes the last of them also changes the config. The order matters: with a lower minimum a
+leader may acknowledge records that members of the old ELR lack, so these members must have left the ELR before.
 """
 
 from __future__ import annotations

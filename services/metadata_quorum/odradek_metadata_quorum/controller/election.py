@@ -34,10 +34,11 @@ member remains. The last member stays in the ELR (rule R19), except when its dis
 empty. Then the other replicas, which were out of sync, enter the ELR and `lost`, and rule R22 elects the one with the
 longest log. Otherwise the empty log would become the log of the partition.
 
-Two more cases are treated like a replaced disk. When the id of an unregistered broker registers again, the controller
-cannot tell its old disk from a new one; if it is the old disk, the broker reports the longest log
-and is elected. And a replica may lack records that it had synced, because its log was truncated where damage begins or
-its directory is gone. A replica that only lost power still has all synced records, and stays.
+Two more cases are treated like a replaced disk. First, when a broker registers with the id of an unregistered broker,
+the controller cannot tell the old disk of that id from a new one. If the disk is the old one, the broker reports the
+longest log and is elected. Second, a replica may lack records that it had synced, because its log was truncated where
+damage begins or its directory is gone. A replica that only lost power still has all synced records, and stays in the
+ELR.
 """
 
 from __future__ import annotations

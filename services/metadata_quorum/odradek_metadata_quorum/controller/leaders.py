@@ -14,8 +14,9 @@ elects the replica with the greatest pair.
                  failed everywhere. When all replicas in ISR, ELR and `lost` are live and have reported, the one
                  with the greatest pair is elected. The controller waits for all of them, because any of them
                  may have the longest log; no other replica can have a longer one.
-    unclean      The topic has unclean.leader.election.enable, and no such replica has returned for
-                 `unclean.recovery.wait.ms`. The live replica with the greatest pair is elected.
+    unclean      The topic has unclean.leader.election.enable, and for `unclean.recovery.wait.ms` no replica of
+                 the ISR or ELR that lost no bytes has returned. The live replica with the greatest pair is
+                 elected.
 
 The elected replica becomes the only member of the ISR, and the partition is RECOVERING. When the high watermark of the
 leader has reached its log end, the leader reports the end of the recovery by AlterPartition. A report of a broker with
@@ -177,7 +178,7 @@ def pursue(work: Workspace) -> None:
         return
     work.leaderless_checked_at_ms = work.now_ms
     if not work.inquiries and work.leaderless_checked_offset == work.image.offset:
-        # Only a new record can leave a partition without a leader, and an inquiry exists for each such partition.
+        # The last check left no partition without a leader, and only a new record can take a leader away.
         return
     work.leaderless_checked_offset = work.image.offset
     leaderless = {

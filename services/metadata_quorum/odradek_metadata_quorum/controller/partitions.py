@@ -6,10 +6,10 @@ proposed members may be in sync. The proposal has the broker epoch of each membe
 have lost bytes is not confused with its earlier process.
 
 An accepted proposal raises the partition epoch, but not the leader epoch. The leader adopts the change only when the
-leader's image has it (rule R18). A proposal that equals the present ISR raises the partition epoch, too. With it a
-leader withdraws a proposal that was refused because a replica was not live at that moment. Otherwise a delayed copy of
-the refused proposal could be accepted later, when the leader does not wait for that replica before it advances the high
-watermark. The new partition epoch makes all copies void.
+leader's image has it (rule R18). A proposal that equals the present ISR raises the partition epoch, too. By such a
+proposal a leader withdraws an earlier proposal that was refused because a replica was not live at that moment.
+Otherwise a delayed copy of the refused proposal could be accepted later, when the leader does not wait for that replica
+before it advances the high watermark. Because of the new partition epoch, all delayed copies are refused.
 
 A move proceeds in steps and never loses a copy of the records (KIP-455):
 
@@ -23,11 +23,11 @@ that stays is out of sync, the move waits for that replica. Without the removed 
 records, fewer copies would remain than the topic requires. If the out-of-sync replica is lost for good, the
 administrator can request another move, or lower `min.insync.replicas` and request the same move again.
 
-A move can be cancelled until it is complete: the added replicas are removed and the others stay. Of these, the replicas
-that the move would have kept come first, because the former preferred leader is not recorded, as in Kafka. A completion
-or cancellation that removes a replica also sets the leader and so raises the leader epoch. So the removed replica
-notices that it was removed, and the leader drops its acknowledged offset. If it is added again, it begins with an empty
-log.
+A move can be cancelled until it is complete: the added replicas are removed and the others stay. In the new replica
+order, the replicas that the move would have kept come first, because the former preferred leader is not recorded, as in
+Kafka. A completion or cancellation that removes a replica also sets the leader and so raises the leader epoch. So the
+removed replica notices that it was removed, and the leader drops its acknowledged offset. If the replica is added
+again, it begins with an empty log.
 """
 
 from __future__ import annotations

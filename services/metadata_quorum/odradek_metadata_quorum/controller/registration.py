@@ -217,7 +217,8 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
         TRANSACTIONS_TOPIC in work.image.topic_ids
         and highest_supported(request.features, TRANSACTION_VERSION) < 1
     ):
-        # Transactions may have begun before the level was lowered, and this broker would not ask their coordinator.
+        # Transactions may have begun before the level was lowered, and this broker would append their records without
+        # asking the transaction coordinator.
         return Outcome(
             error=ErrorCode.UNSUPPORTED_VERSION,
             message=f"this cluster has the topic {TRANSACTIONS_TOPIC}, but broker"

@@ -404,7 +404,7 @@ def _grow(
         )
     survey.check_count(new.name, more, present=present)
     first = topic.partitions[0]
-    # During a move, a partition has the removed replicas in addition.
+    # During a move, `replicas` also has the replicas that the move removes.
     replication_factor = len(first.replicas) - len(first.removing)
     if new.assignments:
         if len(new.assignments) != more:

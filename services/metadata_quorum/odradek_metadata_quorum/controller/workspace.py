@@ -9,9 +9,9 @@ structures for this purpose; two images take a few MiB and are simpler.)
 
 Requests are handled one after the other. Decisions are proposed in the order in which they were made, the Raft log
 keeps that order, and no other member may append in this term. So the committed image will become equal to the working
-image, unless this controller is deposed. In that case the working image is discarded (`Controller.resigned`). A
-decision is committed at the offset `next_offset`. `Controller.replay` asserts this, because it determines broker
-epochs.
+image, unless this controller is deposed. In that case the working image is discarded (`Controller.resigned`). The batch
+of a decision is committed at the offset that `next_offset` has at the decision. `Controller.replay` asserts this,
+because that offset determines broker epochs.
 
 If a decision fails, its records and their effect on the working image are undone. Soft state is not undone, so each
 rule must tolerate soft state that is ahead of the records. For example, the next heartbeat of a broker repeats the
@@ -54,12 +54,12 @@ class BrokerMemory:
     # The times when the broker was fenced recently, from which the delay of its unfencing is computed.
     fenced_at_ms: list[int] = field(default_factory=list)
     fenced_because: str = ""  # the reason of the last fencing, as text for people
-    # Whether the broker's last heartbeat reports that it cannot write, and does not ask for a shutdown.
+    # Whether the broker's last heartbeat reported that the broker cannot write, and did not ask for a shutdown.
     is_read_only: bool = False
     # The metadata offset at which all leaderships of the broker have moved to other brokers.
     shutdown_offset: int | None = None
     shutdown_since_ms: int = 0
-    # The metadata offset for which the next two fields were computed; computing them takes long.
+    # The metadata offset for which `brokers.py` computed the next two fields, which takes long.
     judged_at: int | None = None
     leads_what_can_move: bool = False
     is_missed: bool = False

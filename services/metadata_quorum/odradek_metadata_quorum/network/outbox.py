@@ -8,7 +8,7 @@ The state that must be on disk before a message is sent:
     snapshot_reply            term and vote; the log up to the snapshot's offset, if it reports an installation
     request_vote, pre_vote_reply, response_vote, install_snapshot, timeout_now
                               term and vote (a snapshot is always on disk before it is sent)
-    pre_vote                  nothing, because no voter is in its term yet
+    pre_vote                  nothing, because a pre-vote changes no voter's term or vote
     join_query, join_reply    all changes so far, because `joining.py` relies on their order
 
 So a heartbeat and its response are sent at once while entries wait for a slow disk: keeping the leadership does not

@@ -292,8 +292,8 @@ class VoterNetwork:
         """Log that a connection failed, each reason at most once in ten seconds. So a peer that connects repeatedly
         cannot fill the disk.
 
-        `peer_id` is the controller that this one connected to. Its failures are counted apart from those of incoming
-        connections, for which `peer_id` is None whoever opened them.
+        `peer_id` is the controller that this one connected to, and None for an incoming connection. So failures of
+        outgoing and of incoming connections are counted separately.
         """
         now_s, key = asyncio.get_running_loop().time(), (peer_id, reason)
         if now_s - self._refusals.get(key, -60.0) > 10.0:

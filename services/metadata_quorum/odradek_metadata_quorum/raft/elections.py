@@ -233,7 +233,7 @@ class Elections:
         )
         self._quorum_checked_s = 0.0
         self._vote_leaves = (
-            False  # whether a vote in this term was given but is not on disk, so not sent yet
+            False  # whether this voter gave a vote that is not on disk yet, and so not sent
         )
         self._lost_leader_s = 0.0  # the time at which the connection to the leader broke
         engine.election_deadline_s = self._heard_s + self._timeout_s(is_new_cluster=True)

@@ -86,8 +86,8 @@ def _is_no_false_alarm(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("truncating already-applied log entries")
 
 
-# When the library is imported, it replaces this function by its own version for Windows, on every system. This undoes
-# it.
+# The import of the library replaces this function by a version for Windows, on every system. The next line restores the
+# original.
 socket.inet_ntop = _socket.inet_ntop
 _library.logger.addFilter(_is_no_false_alarm)
 _library.pickle = _NoPickle()
@@ -430,7 +430,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _send(self, node: _Peer, message: Message) -> None:
         if not self._hooks.send(node, message):
-            # The library sends no more entries in this round to a peer that is not connected.
+            # The peer counts as disconnected until the end of the round, so that the library sends it no more entries.
             self._round_ended.add(node)
             self._SyncObj__connectedNodes.discard(node)
 

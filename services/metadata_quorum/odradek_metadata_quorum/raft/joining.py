@@ -184,7 +184,7 @@ class Joining:
         engine = self._engine
         if engine.term > 0 or floor > 0:
             # This voter must not vote in its present term, because it may have voted in this term before it was wiped.
-            # A vote for itself is stored instead.
+            # Therefore it stores a vote for itself.
             if floor > engine.term:
                 engine.follow_term(floor)
             if engine.vote is None:

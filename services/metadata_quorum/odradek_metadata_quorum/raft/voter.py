@@ -278,7 +278,7 @@ class Voter:
             await asyncio.sleep(tick_s)
 
     async def _warn_while_joining(self) -> None:
-        """Log periodically for which voters an empty voter waits, because it would otherwise seem to hang."""
+        """Log periodically for which voters this empty voter waits. Otherwise the process would seem to hang."""
         while not self.node.may_vote:
             await asyncio.sleep(_JOIN_WARNING_S)
             if not self.node.may_vote:

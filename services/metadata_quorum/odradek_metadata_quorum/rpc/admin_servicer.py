@@ -165,7 +165,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
-        """Refuse the call, because the leaders of the partitions delete the records. Brokers forward it to them."""
+        """Refuse the call. The leaders of the partitions delete the records, and brokers forward the call to them."""
         await refuse(
             context,
             grpc.StatusCode.UNIMPLEMENTED,
@@ -364,7 +364,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Refuse the call, because only brokers serve it. They call ControllerService.DescribeQuorum of
+        """Refuse the call, because only brokers serve it. A broker gets the data by ControllerService.DescribeQuorum of
         a controller.
         """
         await context.abort(

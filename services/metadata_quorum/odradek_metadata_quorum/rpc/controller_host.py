@@ -11,8 +11,8 @@ When the leadership ends, all waiting requests fail with `NotActive`. Their outc
 repeat the requests at the next active controller. A repeated request has either no further effect, or a response which
 says that the request was already carried out.
 
-The response to a heartbeat does not wait for a commit. It reports a broker as unfenced only if that is committed
-(`is_fenced`), and its other fields do no harm before the commit.
+The response to a heartbeat does not wait for a commit. The response reports a broker as unfenced only once the
+unfencing is committed (`is_fenced`). The other fields do no harm before the commit.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ControllerHost:
     def __init__(
         self, controller: Controller, clock_ms: Callable[[], int], fail: Callable[[Exception], None]
     ) -> None:
-        """`fail` is called with an error after which the process must end. The other controllers then
-        elect a new one.
+        """`fail` is called with an error after which the process must end. The other controllers then elect a new
+        active controller.
         """
         self.controller = controller
         self._clock_ms = clock_ms

@@ -86,7 +86,7 @@ async def feed(
 
 def _check_history(source: FeedSource, position: int, last_epoch: int) -> None:
     if position == 0 or last_epoch == 0 or position - 1 > source.applied:
-        # There is nothing to compare. Or the reader has more entries than this controller, and waits until the
+        # Either there is nothing to compare, or the reader has more entries than this controller and waits until the
         # controller has caught up.
         return
     before = source.entries(position - 1, 1)

@@ -45,8 +45,8 @@ class Peers:
         self._strangers: dict[str, None] = {}
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
-        """Require that the caller is the broker `broker_id`, which registers. If the broker belongs to another cluster,
-        the response to its registration refuses it, so the headers are not checked.
+        """Require that the caller is the broker `broker_id`, which registers. The headers are not checked, because a
+        broker of another cluster gets the refusal in the response to its registration.
         """
         await self._require(context, ("broker",), broker_id)
 

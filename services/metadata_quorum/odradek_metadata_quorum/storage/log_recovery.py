@@ -5,8 +5,8 @@ A separate file has the position where the last segment begins (`LastSegment`). 
 detected by the positions in the segment headers. Without the separate file, a missing last segment would not be
 detected. The file is written after the new segment is durable and before any entry in it is acknowledged, so it never
 names a segment that does not exist. If the file is missing (the first release had none) or torn, it is ignored and
-written again when the log is opened. Older programs do not update the file. So its position may be that of an earlier
-segment.
+written again when the log is opened. Older programs do not update the file, so the position in it may be that of an
+earlier segment.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ VOTE_FILE_NAME: Final = "vote"
 _SLOT_BYTES: Final = 4096
 _RECORD: Final = struct.Struct("<4sIQQq")  # magic, crc of the rest, sequence, term, vote
 _REST: Final = struct.Struct("<QQq")
-_MAGIC: Final = b"ODVT"  # the magic of format 1; that of a later format ends in its number
+_MAGIC: Final = b"ODVT"  # the magic of format 1; a later format ends its magic with its number
 _NO_VOTE: Final = -1
 
 

@@ -1,4 +1,5 @@
-"""The write barrier tracks which changes of term, vote and log are on disk, so that no message reports a change before.
+"""The write barrier tracks which changes of term, vote and log are on disk. No message reports a change before it is on
+disk.
 
 The engine changes term, vote and log in memory and continues. At most one disk write is in progress. It includes all
 changes that were recorded before it started: the vote, then the log as one frame with one sync. The next write starts
