@@ -110,7 +110,7 @@ class QuorumMetrics:
         yield lag
         brokers = GaugeMetricFamily(
             PREFIX + "broker_info",
-            "1 for each registered broker, with its host and rack. A broker without a host counts as alone on its host.",
+            "1 for each registered broker, with its host and rack. A broker without one counts as alone on its host.",
             labels=["broker", "host", "rack"],
         )
         for broker in self._host.controller.committed.brokers.values():

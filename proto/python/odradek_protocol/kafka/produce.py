@@ -1,9 +1,9 @@
 """A hand-written codec of Produce, which is on the hot path: decoding a request with one batch takes about 3 us.
 
-Records are not copied: they are slices of the frame. If the frame is writable, so are the slices, and the log stamps
-batch headers in place. Versions 3 to 13 are supported. Kafka's ProduceRequest.json and ProduceResponse.json define the
-fields: version 8 added error messages (KIP-467), 9 is the first flexible one, 10 added the current leaders (KIP-951),
-and 13 identifies topics by id (KIP-516).
+Records are not copied: they are slices of the frame. If the frame is writable, so are the slices, and the log writes
+offsets and leader epochs directly into the batch headers. Versions 3 to 13 are supported. Kafka's ProduceRequest.json
+and ProduceResponse.json define the fields: version 8 added error messages (KIP-467), 9 is the first flexible one, 10
+added the current leaders (KIP-951), and 13 identifies topics by id (KIP-516).
 """
 
 from __future__ import annotations

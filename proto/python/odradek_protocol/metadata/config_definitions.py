@@ -223,7 +223,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
         ),
         _level("gzip", -1, 1, 9, "-1 means 6."),
         _level("lz4", 9, 1, 17, "As in Kafka, 9 is the fast variant. Levels above 12 count as 12."),
-        _level("zstd", 3, -131_072, 22, "Levels outside -100 to 19 count as the nearest of these."),
+        _level("zstd", 3, -131_072, 22, "Levels below -100 count as -100, levels above 19 as 19."),
         _topic(
             "delete.retention.ms",
             ConfigType.LONG,
@@ -518,15 +518,15 @@ _CLUSTER_CONFIGS: Final = (
         "leader.imbalance.check.interval.seconds",
         ConfigType.LONG,
         300,
-        "How often the controller checks whether brokers lead the partitions whose preferred leaders they are, in s.",
+        "How often the controller compares the leaders of partitions with their preferred leaders, in s.",
         minimum=1,
     ),
     _cluster(
         "leader.imbalance.per.broker.percentage",
         ConfigType.INT,
         10,
-        "Share of the partitions with this preferred leader that other brokers may lead, in %. Above it, the controller"
-        " moves leaderships back to the broker.",
+        "Share of the partitions with the same preferred leader that other brokers may lead, in %. Above this share,"
+        " the controller moves leaderships back to the preferred leader.",
         minimum=0,
         maximum=100,
     ),

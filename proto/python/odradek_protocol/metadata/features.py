@@ -1,8 +1,8 @@
 """Feature levels: the formats and features that a cluster uses (KIP-584).
 
 Each broker and controller registers the range of levels of each feature that its program supports. A feature that is
-missing in a registration is not supported, which means level 0. A command raises the level of a feature, and only when
-every registered broker and every voter supports the new level, so that no process is excluded.
+missing in a registration is not supported, which means level 0. A command raises the level of a feature only if every
+registered broker and every voter supports the new level, so that no process is excluded.
 
 `metadata.version` determines which records and which of their fields may be written (`codec`):
 
@@ -11,9 +11,9 @@ every registered broker and every voter supports the new level, so that no proce
     3  registrations of brokers and controllers have the name of their host
 
 `metadata.version` is never lowered, because the records of a level stay in the log. Programs of level 1 registered no
-features at all, so a registration without features means `UNREGISTERED_LEVELS`. They also wrote `transaction.version` 2
-into new clusters although they had no transactions. So the level of `transaction.version` counts only from
-`metadata.version` 2 on, and raising `metadata.version` to 2 resets it.
+features at all, so a registration without features means `UNREGISTERED_LEVELS`. These programs also wrote
+`transaction.version` 2 into new clusters, although they did not support transactions. So the level of
+`transaction.version` counts only from `metadata.version` 2 on, and raising `metadata.version` to 2 resets it.
 
 `transaction.version` is 0 (no transactions), 1 (transactions) or 2 (KIP-890). With level 2, clients that support it get
 a new producer epoch with each transaction, and partition leaders register the partitions that a transaction writes to.

@@ -15,7 +15,8 @@ Compatibility: new fields are appended, with defaults; fields are never reordere
 new version of its record. `SINCE` maps the field to that version. `LEVELS` has, for each version, the lowest
 `metadata.version` at which it may be written. A newer program uses the default of a field that is missing. An older
 program refuses a version, field or type that it does not know, because ignoring it would give this process another
-image than the other processes. It never receives one while `metadata.version` is a level that it supports.
+image than the other processes. An older program receives none of these while `metadata.version` is a level that this
+program supports.
 """
 
 from __future__ import annotations

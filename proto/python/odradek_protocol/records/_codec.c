@@ -135,8 +135,9 @@ static void crc_init_tables(void) {
 }
 
 #if defined(__x86_64__)
-/* The CRC instruction takes three cycles, but one can start in each cycle. So the CRCs of three blocks are computed in
- * parallel and then combined. That is possible because a CRC is linear: a table has the effect of a block of zeros. */
+/* The CRC instruction takes three cycles, but a new one can start in each cycle. So the CRCs of three blocks are
+ * computed in parallel and then combined. They can be combined because a CRC is linear: appending a block of zeros
+ * changes a CRC by a linear function, which is stored as a table. */
 static uint32_t crc_long_shift[4][256], crc_short_shift[4][256];
 static int crc_has_instruction;
 
@@ -771,7 +772,7 @@ static int record_buffer_reserve(RecordBufferObject *buffer, int64_t more) {
     return 0;
 }
 
-/* The caller has got the bytes of all its arguments, so no Python code runs in this function. Returns the size of the
+/* The caller has already read all its arguments, so no Python code runs in this function. Returns the size of the
  * batch, 0 if the record does not fit, or -1 with an exception set. */
 static int64_t record_buffer_write(RecordBufferObject *buffer, const Bytes *key, const Bytes *value,
                                    const HeaderSlots *headers, int64_t timestamp_ms, int64_t offset_delta) {

@@ -170,7 +170,9 @@ def _too_large(what: str, cap: int) -> ExpandedTooLarge:
 
 
 ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest zstd window that readers accept. RFC 8878 recommends that every decoder support it; level 19 uses it."""
+"""The largest zstd window that readers accept. RFC 8878 recommends that decoders support this size, which level 19
+uses.
+"""
 
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_RATIO_MAX: Final = 255

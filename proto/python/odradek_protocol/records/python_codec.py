@@ -408,7 +408,7 @@ class RecordColumns:
         return len(rows)
 
     def finish(self) -> ColumnBuffers:
-        """Return (row count, key, value, headers, offset, timestamp), None for columns not selected, and empty them."""
+        """Remove and return all rows: (row count, key, value, headers, offset, timestamp). Unselected ones are None."""
         wanted = self._wanted
         result = (
             self.row_count,
@@ -547,10 +547,9 @@ def usual_header(
 ) -> tuple[int, int, int, str | None, int] | None:
     """Return the fields of a RequestHeader, or None if the caller must decode the header in Python.
 
-    The functions whose names begin with `usual_` exist to be fast in C. They handle only usual and well-formed input
-    and return None for any other, which the caller then handles in Python, with all forms and errors. Without the C
-    codec they always return None. `versions` has two bytes for each API key: the lowest flexible version and the
-    highest version.
+    The functions whose names begin with `usual_` exist to be fast in C. They handle only well-formed input in its usual
+    form. For any other input they return None, and the caller handles the input in Python. Without the C codec they
+    always return None. `versions` has two bytes for each API key: the lowest flexible version and the highest version.
     """
     return None
 
@@ -586,9 +585,9 @@ def usual_message(shape: bytes, body: ByteBuffer) -> tuple[Any, ...] | None:
     `shape` describes the fields of a message in one version, with one byte for each field: `b h i q` are numbers of 1,
     2, 4 and 8 bytes; `u` is a UUID of 16 bytes; `s S n` are a string, a nullable string, and a topic name; `c C m` are
     the same in compact form; `( )` enclose the fields of the structs in an array, `[ ]` those in a compact array. Each
-    of these has a value in the result; a struct is a tuple, and an array a list. Three others have no value: `-` is a
-    null array, `!` a null struct, and `0` an empty list of tagged fields. A message with other nulls, or with tagged
-    fields, must be decoded in Python.
+    of these has a value in the result; a struct is a tuple, and an array a list. Three other bytes have no value: `-`
+    is a null array, `!` a null struct, and `0` an empty list of tagged fields. A message with other nulls, or with
+    tagged fields, must be decoded in Python.
     """
     return None
 
