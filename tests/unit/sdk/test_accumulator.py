@@ -69,6 +69,15 @@ class Bench:
             now_ms=self.now_ms, draw=0.0,
         )  # fmt: skip
 
+    def retry_all(self) -> list[ProducerBatch]:
+        """Acknowledge each batch that is sent, until none is; a retried batch must be sent alone."""
+        retried: list[ProducerBatch] = []
+        while batches := self.drain_all():
+            assert len(batches) == 1, "nothing may be sent behind a retried batch"
+            self.answer(batches[0])
+            retried += batches
+        return retried
+
     def lose(self, batch: ProducerBatch) -> None:
         self.accumulator.lost(
             batch, batch.attempt, BrokerUnreachable("b:1", "gone"), self.now_ms, 0.0
@@ -214,9 +223,12 @@ def test_numbers_count_records_and_survive_a_retry() -> None:
     for batch in sent:
         bench.lose(batch)
     bench.now_ms += 2_000
-    again = bench.drain_all()
-    assert again == sent
-    assert [b.encode(Compression.NONE, None) for b in again] == before
+    again: list[bytes] = []
+    for batch in sent:
+        assert bench.drain_all() == [batch]
+        again.append(batch.encode(Compression.NONE, None))
+        bench.answer(batch)
+    assert again == before
     header = read_header(before[1])
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 3)
 
@@ -233,9 +245,26 @@ def test_after_a_failure_nothing_new_overtakes_and_all_go_again_in_order() -> No
     bench.answer(third, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
     bench.answer(fourth, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
     bench.now_ms += 2_000
-    again = bench.drain_all()
+    again = bench.retry_all()
     assert again[:3] == [second, third, fourth]
     assert sequences(again) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+def test_no_new_batch_pushes_an_unacknowledged_one_out_of_the_five_that_a_leader_remembers() -> (
+    None
+):
+    bench = Bench()
+    bench.batches(7)
+    sent = bench.drain_all()
+    assert len(sent) == 5
+    for batch in sent[1:]:
+        bench.answer(batch)
+    assert bench.drain_all() == [], "the first is not acknowledged, and a sixth would be remembered"
+    bench.answer(sent[0], E.REQUEST_TIMED_OUT)
+    bench.now_ms += 2_000
+    assert bench.drain_all() == [sent[0]], "a sixth could be written while the first is refused"
+    bench.answer(sent[0])
+    assert len(bench.drain_all()) == 2
 
 
 def test_an_answer_to_an_earlier_attempt_decides_nothing() -> None:
@@ -259,7 +288,7 @@ def test_a_new_leader_is_tried_at_once_with_the_same_numbers() -> None:
     bench.batches(3)
     sent = bench.drain_all()
     bench.accumulator.leader_changed(bench.queue)
-    assert bench.drain_all() == sent, "in order, without waiting for the old leader"
+    assert bench.retry_all() == sent, "in order, without waiting for the old leader"
     assert sequences(sent) == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -286,24 +315,23 @@ def test_a_batch_too_large_for_its_topic_goes_on_as_halves_in_order() -> None:
     assert bench.drain_all() == [], "what is in flight is decided first"
     bench.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
     bench.now_ms += 2_000
-    first, second, again = bench.drain_all()
-    assert again is later
+    first, second = bench.drain_all()
     assert [b.record_count for b in (first, second)] == [2, 3]
     assert sequences([first, second, later]) == [(0, 0), (0, 2), (0, 5)]
     bench.answer(first, offset=10)
     assert not whole.is_done
     assert bench.accumulator.pending_count == 2
     bench.answer(second, E.MESSAGE_TOO_LARGE)
-    bench.answer(later, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
     bench.now_ms += 2_000
-    third, fourth, again = bench.drain_all()
-    assert sequences([third, fourth, again]) == [(0, 2), (0, 3), (0, 5)]
+    third, fourth = bench.drain_all()
+    assert sequences([third, fourth, later]) == [(0, 2), (0, 3), (0, 5)]
     bench.answer(third, E.MESSAGE_TOO_LARGE)  # a single record: no way to make it smaller
     bench.answer(fourth, offset=12)
     assert told == []
     assert whole.is_done
     assert [f.result().offset for f in (*futures[:2], *futures[3:])] == [10, 11, 12, 13]
     assert isinstance(futures[2].exception(), RecordTooLarge)
+    assert bench.drain_all() == [later]
     bench.answer(later, offset=14)
     assert bench.accumulator.pending_count == 0
     assert bench.accumulator.buffered_bytes == 0

@@ -201,9 +201,7 @@ class Accumulator:
                 queue.seal()
             if self.is_idempotent:
                 queue.number_next(batch, self.producer_id, self.producer_epoch)
-            queue.waiting.popleft()
-            queue.in_flight.append(batch)
-            batch.attempt += 1
+            queue.send_next()
             chosen.append(batch)
             remaining_bytes -= batch.size_bytes
             if remaining_bytes <= 0:
@@ -332,13 +330,13 @@ class Accumulator:
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
         if queue.is_settling or queue.not_before_ms > now_ms:
             return False
-        in_flight_max = self.limits.in_flight_max
-        if self.is_idempotent:
-            if not queue.may_number(self.producer_id):
-                return False
-            if not queue.is_remembered:
-                in_flight_max = 1
-        return len(queue.in_flight) < in_flight_max
+        if not self.is_idempotent:
+            return len(queue.in_flight) < self.limits.in_flight_max
+        if not queue.may_number(self.producer_id):
+            return False
+        if not queue.is_remembered or queue.is_retrying:
+            return not queue.in_flight
+        return queue.sent_since_oldest < self.limits.in_flight_max
 
     def _ready(self, queue: PartitionQueue, now_ms: int, is_idle: bool) -> ProducerBatch | None:
         if queue.waiting:

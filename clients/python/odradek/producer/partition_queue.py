@@ -4,13 +4,15 @@ A batch is first `open` (accepts records), then `waiting` (sealed), then `in_fli
 goes back to `waiting`. Batches in flight are always older than waiting batches, and those are older than the open
 batch. These rules preserve the order:
 
-- At most `in_flight_max` (5) batches are in flight. A broker remembers the last five batches of a producer, so it
-  recognizes a duplicate of each of them.
+- A broker remembers the last five batches of a producer, and recognizes a duplicate of each of them. So at most
+  `in_flight_max` (5) batches are sent before the oldest of them is done, even if responses arrive out of order.
 - Until the leader has acknowledged a batch with the present producer id and epoch, one batch is sent at a time. A
   leader accepts any sequence number from a producer that it does not know. So it could refuse the first batch, and
   write a later one. It would then take a retry of the first batch for a duplicate, and acknowledge it unwritten.
 - After a retriable failure, no further batch is sent until every batch in flight is done or back in `waiting`
-  (`is_settling`). Then all batches are sent again, in the order of their sequence numbers.
+  (`is_settling`). Then the batches are sent again in the order of their sequence numbers, one at a time
+  (`is_retrying`). The failed batch may have been written, and the four behind it as well. If it were refused again
+  while the leader wrote a new batch, it would no longer be one of the five that the leader recognizes.
 - A batch gets its sequence numbers when it is first sent, and keeps them for retries. So its records are written once,
   whether or not an earlier attempt reached the broker.
 
@@ -70,6 +72,7 @@ class ProducerBatch:
         "producer_id",
         "queue",
         "record_count",
+        "send_index",
         "size_bytes",
     )
 
@@ -95,6 +98,8 @@ class ProducerBatch:
         self.size_bytes = 0
         self.attempt = 0
         """How often the batch was sent. Responses to earlier attempts are ignored."""
+        self.send_index = -1
+        """How many batches were sent to the partition before the last attempt; -1 if the batch was never sent."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
@@ -198,6 +203,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_next_number",
+        "_sent_count",
         "batch_bytes_max",
         "failures",
         "gap_number",
@@ -241,6 +247,7 @@ class PartitionQueue:
         self.batch_bytes_max = 1 << 31
         """The largest batch that the topic accepts, derived from batches that were refused as too large."""
         self._next_number = 0
+        self._sent_count = 0
 
     def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
         """Number the batches of the next transaction from 0, with this producer id and epoch."""
@@ -271,6 +278,25 @@ class PartitionQueue:
     def is_oldest(self, batch: ProducerBatch) -> bool:
         """Return whether no older batch is in flight or waiting."""
         return not any(older.number < batch.number for older in (*self.in_flight, *self.waiting))
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether the oldest batch was sent before, so that the next batch must wait until it is done."""
+        oldest = self.in_flight[0].attempt > 1 if self.in_flight else False
+        return oldest or bool(self.waiting and self.waiting[0].attempt)
+
+    @property
+    def sent_since_oldest(self) -> int:
+        """The number of batches in flight, and of the batches behind the oldest of them that are done already."""
+        return self._sent_count - self.in_flight[0].send_index if self.in_flight else 0
+
+    def send_next(self) -> None:
+        """Move the oldest waiting batch to the batches in flight."""
+        batch = self.waiting.popleft()
+        batch.attempt += 1
+        batch.send_index = self._sent_count
+        self._sent_count += 1
+        self.in_flight.append(batch)
 
     def requeue(self, batch: ProducerBatch) -> None:
         """Move a batch from in flight back to waiting, at its position in the order."""

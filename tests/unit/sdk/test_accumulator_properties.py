@@ -1,0 +1,194 @@
+"""A leader refuses batches, and responses are late, lost or out of order. Each record is still written once, in order,
+and no error claims that the log lost records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.errors import BrokerUnreachable, OdradekError, SequenceLost
+from odradek.producer.accumulator import Accumulator, AccumulatorLimits
+from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.batch_header import Compression
+from odradek_protocol.records.batch_reader import decode_batch
+
+E = ErrorCode
+BATCHES_REMEMBERED = 5
+STEPS = 120
+SETTLE_STEPS = 400
+UNWRITTEN = (E.NOT_ENOUGH_REPLICAS, E.NOT_LEADER_OR_FOLLOWER)
+WRITTEN = (E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+@dataclass
+class Leader:
+    """The log of a partition, and the last five batches of the producer, which the leader remembers as Kafka does."""
+
+    values: list[bytes] = field(default_factory=list)
+    epoch: int = -1
+    next_sequence: int = -1
+    remembered: deque[tuple[int, int]] = field(
+        default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED)
+    )
+    bytes_max: int = 1 << 20
+
+    def write(self, sent: Sent) -> int:
+        """Write a batch, or recognize a duplicate; return the error code."""
+        if sent.size_bytes > self.bytes_max:
+            return E.MESSAGE_TOO_LARGE
+        if sent.epoch < self.epoch:
+            return E.INVALID_PRODUCER_EPOCH
+        if sent.epoch == self.epoch:
+            if (sent.sequence, len(sent.values)) in self.remembered:
+                return E.NONE
+            if sent.sequence != self.next_sequence:
+                return E.OUT_OF_ORDER_SEQUENCE_NUMBER
+        elif self.epoch >= 0 and sent.sequence:
+            return E.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if sent.epoch > self.epoch:
+            self.remembered.clear()
+        self.epoch = sent.epoch
+        self.next_sequence = sent.sequence + len(sent.values)
+        self.remembered.append((sent.sequence, len(sent.values)))
+        self.values += sent.values
+        return E.NONE
+
+
+@dataclass
+class Sent:
+    """A request with one batch, as it was when it was sent."""
+
+    batch: ProducerBatch
+    attempt: int
+    epoch: int
+    sequence: int
+    size_bytes: int
+    values: list[bytes]
+
+
+class World:
+    """A producer with one partition, its leader, one connection that keeps the order of requests, and a clock."""
+
+    def __init__(self, random: Random, bytes_max: int) -> None:
+        self.random = random
+        self.accumulator = Accumulator(
+            AccumulatorLimits(batch_bytes_max=400, linger_ms=0, delivery_timeout_ms=1 << 40)
+        )
+        self.accumulator.producer_id, self.accumulator.producer_epoch = 7, 0
+        self.queue = PartitionQueue("t", 0)
+        self.leader = Leader(bytes_max=bytes_max)
+        self.requests: list[Sent] = []
+        self.responses: list[tuple[Sent, int]] = []
+        self.appended: list[bytes] = []
+        self.failures: list[OdradekError | None] = []
+        self.now_ms = 1_000
+
+    def append(self) -> None:
+        """Append a record, and in most cases seal its batch."""
+        value = b"%d" % len(self.appended)
+        batch = self.accumulator.append(self.queue, None, value, None, self.now_ms, self.now_ms)
+        assert batch is not None
+        self.appended.append(value)
+        if batch.record_count == 1:
+            batch.on_done(lambda: self.failures.append(batch.error))
+        if self.random.random() < 0.7:
+            self.queue.seal()
+
+    def send(self) -> None:
+        for batch in self.accumulator.drain([self.queue], self.now_ms, is_idle=True):
+            values = [
+                bytes(record.value or b"")
+                for record in decode_batch(batch.encode(Compression.NONE, None))
+            ]
+            self.requests.append(
+                Sent(
+                    batch, batch.attempt, batch.producer_epoch, batch.base_sequence,
+                    batch.size_bytes, values,
+                )
+            )  # fmt: skip
+
+    def receive(self) -> None:
+        """Let the leader handle its next request."""
+        if not self.requests:
+            return
+        sent, chance = self.requests.pop(0), self.random.random()
+        if chance < 0.2:
+            self.responses.append((sent, self.random.choice(UNWRITTEN)))
+            return
+        code = self.leader.write(sent)
+        if code == E.NONE and chance < 0.4:
+            code = self.random.choice(WRITTEN)
+        self.responses.append((sent, code))
+
+    def respond(self) -> None:
+        if self.responses:
+            sent, code = self.responses.pop(self.random.randrange(len(self.responses)))
+            self.run(
+                self.accumulator.responded(
+                    sent.batch, sent.attempt, code, "", base_offset=0, log_append_time_ms=-1,
+                    now_ms=self.now_ms, draw=0.5,
+                )
+            )  # fmt: skip
+
+    def disconnect(self) -> None:
+        """Lose the requests that the leader has not read, and all responses."""
+        lost = [*self.requests, *(sent for sent, _ in self.responses)]
+        self.requests, self.responses = [], []
+        for sent in lost:
+            self.accumulator.lost(
+                sent.batch, sent.attempt, BrokerUnreachable("127.0.0.1:1", "gone"), self.now_ms, 0.5
+            )
+
+    def change_leader(self) -> None:
+        """Lose the requests that the old leader has not read. The new leader has all records of the old one."""
+        self.requests = []
+        self.accumulator.leader_changed(self.queue)
+
+    def wait(self) -> None:
+        self.now_ms += 2_000
+
+    @staticmethod
+    def run(callbacks: Iterable[Callable[[], object]]) -> None:
+        for callback in callbacks:
+            callback()
+
+
+def check(seed: int, bytes_max: int = 1 << 20) -> None:
+    """Run a random schedule, then let everything succeed, and compare the log with what was appended."""
+    random = Random(seed)
+    world = World(random, bytes_max)
+    moves = (
+        world.append, world.append, world.send, world.send, world.send, world.receive, world.receive,
+        world.respond, world.respond, world.wait, world.disconnect, world.change_leader,
+    )  # fmt: skip
+    weights = (4, 4, 4, 4, 4, 6, 6, 6, 6, 3, 0.5, 0.5)
+    for _ in range(STEPS):
+        random.choices(moves, weights)[0]()
+    for _ in range(SETTLE_STEPS):
+        world.wait()
+        world.send()
+        world.receive()
+        world.respond()
+    assert not [error for error in world.failures if isinstance(error, SequenceLost)], seed
+    assert not [error for error in world.failures if error is not None], seed
+    assert world.queue.is_empty, seed
+    assert world.leader.values == world.appended, seed
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=300, deadline=None)
+def test_each_record_is_written_once_whatever_is_refused_or_answered_late(seed: int) -> None:
+    check(seed)
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=300, deadline=None)
+def test_each_record_is_written_once_when_batches_are_split(seed: int) -> None:
+    check(seed, bytes_max=150)
