@@ -54,7 +54,8 @@ _SECURITY_HEADERS = (
 _HTTPS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _ALWAYS = (monitoring, openapi)
 _V2 = (v2_topics, consumers, consumer_records, consumer_offsets)
-# Routes for all items (`-`) come before those for one item, so configs come before topics.
+# FastAPI takes the first route that matches a path. Routes for all items (`-`) must come before routes for one item, so
+# configs come before topics.
 _V3 = (clusters, configs, topics, partitions, groups, access, records, transactions)
 Asgi = Callable[..., Awaitable[None]]
 
@@ -141,7 +142,7 @@ def create_app(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
-        openapi_url=None,  # openapi.openapi_json serves it
+        openapi_url=None,  # openapi.openapi_json serves openapi.json
         # FastAPI's page loads scripts from another site, so openapi.docs replaces it.
         docs_url=None,
         redoc_url=None,

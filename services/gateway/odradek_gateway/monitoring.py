@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
-    """The number of a group's members, and its committed offsets."""
+    """A group's number of members and its committed offsets."""
 
     members: int
     offsets: Mapping[TopicPartition, int]
@@ -77,7 +77,7 @@ class ClusterMetrics:
     async def families(self) -> list[GaugeMetricFamily]:
         """Return the cluster's current metric families. Raises an OdradekError if no broker responds.
 
-        A call while another one reads the state waits for the other's result.
+        If another call is reading the state already, this call waits for the result of that call.
         """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="metrics of the cluster")
@@ -306,8 +306,8 @@ async def readyz(cluster: Cluster) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-# Every gateway has this route, so here the model puts the error body's schema into openapi.json; `errors_of` refers to
-# that schema.
+# The responses of the route /metrics put the error body's schema into openapi.json, because every gateway has this
+# route. `errors_of` refers to that schema.
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorBody} for status in (429, 500, 503)
 }
@@ -325,7 +325,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def _exposition(families: Iterable[Metric], own: RequestMetrics) -> AsyncIterator[bytes]:
-    """Yield the families as text in pieces. Other requests get a turn on the event loop after each piece."""
+    """Yield the families as text in pieces. The event loop runs other requests after each piece."""
     for family in families:
         for piece in exposition_pieces(family):
             yield piece

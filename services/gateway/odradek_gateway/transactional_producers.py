@@ -1,4 +1,4 @@
-"""A caller's producers for transactions. Each transaction consists of one HTTP request, and each producer has its own
+"""A caller's producers for transactions. One HTTP request is one transaction, and each producer has its own
 transactional id.
 """
 
@@ -23,8 +23,8 @@ ID_PREFIX: Final = "gateway/"
 class TransactionalProducers:
     """A pool of at most PRODUCERS_MAX producers. A request waits while all of them are in use.
 
-    A new producer uses the transactional id of a closed producer. It thereby aborts a transaction that the closed one
-    left open, and the cluster need not store a further id, which it would keep for days.
+    A new producer uses the transactional id of a closed producer, for two reasons: its start aborts a transaction that
+    the closed producer left open, and the cluster would store another id for days.
     """
 
     def __init__(self, client: Client) -> None:

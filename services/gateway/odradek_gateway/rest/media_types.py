@@ -5,7 +5,8 @@ The Content-Type of a produce request names its embedded format (`application/vn
 and an Accept header that allows no available media type with 406.
 
 If neither the request nor the response has records, an embedded format has no meaning, but many clients send the same
-headers with every request. Such a route accepts the media types of all formats and of both versions (`NO_RECORDS`).
+headers with every request. A route without records therefore accepts the media types of all formats and of both
+versions (`NO_RECORDS`).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class _Range:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str:
-    """Return the media type in `offered` with the highest quality in an Accept header; of equal ones the first. Without
-    a header return the first one in `offered`.
+    """Return the media type in `offered` with the highest quality in an Accept header; the first one if several have
+    the same quality. Without a header return the first media type in `offered`.
 
     Raises:
         RestError: 406 if none is acceptable.

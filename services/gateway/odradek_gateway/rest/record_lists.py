@@ -57,7 +57,7 @@ class RecordList(Generic[R]):
         return await self.decode(body, record_bytes_max=settings.record_bytes_max)
 
     async def decode(self, body: bytearray, *, record_bytes_max: int) -> list[R]:
-        """Decode a body. One above PIECE_BYTES is decoded in pieces. Raises RestError 400, 413 or 422."""
+        """Decode a body. A body above PIECE_BYTES is decoded in pieces. Raises RestError 400, 413 or 422."""
         records: list[R] = []
         if len(body) <= PIECE_BYTES:
             records = self._body.decode(bytes(body)).records
@@ -127,8 +127,8 @@ class RecordList(Generic[R]):
 def cuts(body: bytearray, record_bytes_max: int) -> Iterator[int | None]:
     """Yield the positions where the array `records` begins, where each of its objects ends, and where the array ends.
 
-    It also yields None from time to time; the caller then lets other tasks run. If the body is not valid JSON, the last
-    positions may be missing.
+    The generator also yields None from time to time; the caller then lets other tasks run. If the body is not valid
+    JSON, the last positions may be missing.
 
     Raises:
         RestError: 413 if a string is longer than a record may be.

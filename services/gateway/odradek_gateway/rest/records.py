@@ -260,7 +260,7 @@ async def send_all(
         for future in some:
             if isinstance(future, RecordFailure):
                 outcomes.append(future)
-            # Once the first future is done, most others are done, too. Awaiting each of them would cost more.
+            # After the first wait most futures are done, and `settled` costs less than awaiting a finished future.
             elif future.done():
                 outcomes.append(settled(future))
             else:

@@ -5,9 +5,9 @@ describes it in openapi.json. Errors of a body: 400 not JSON, 408 the body stops
 media type, 422 JSON of another type, 429 too many bodies at once. v2 clients expect error code 422 for JSON of
 another type and for an empty body.
 
-A topic name in a path that no topic can have gets 404, like the name of a topic that does not exist. A partition in a
-path that is not a number gets 404, too. A negative partition number is refused by the route, like any partition that
-does not exist.
+A path with an invalid topic name gets 404, like a path with the name of a topic that does not exist. A path with a
+partition that is not a number gets 404, too. A negative partition number is refused by the route, like any partition
+that does not exist.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from odradek_protocol.topic_names import TOPIC_NAME_PATTERN, topic_name_error
 T = TypeVar("T")
 Wait = AbstractAsyncContextManager[Any]
 SHORT_BODY_BYTES_MAX: Final = 4 << 20
-"""The largest body without records in bytes. It has space for 10,000 partitions of topics with the longest names."""
+"""The largest body without records in bytes. It is enough for 10,000 partitions of topics with the longest names."""
 _NUMBERS_PER_ITEM: Final = 6
 _OTHER_ITEMS: Final = 500
 RATE_MIN_BYTES_S: Final = 4 << 10
@@ -128,7 +128,7 @@ class JsonBody(Generic[T]):
 def _require_few_items(body: bytes) -> None:
     """Raise RestError 413 for a body with so many items that decoding it would block the event loop for long.
 
-    The body is not decoded for that: its braces and commas are counted.
+    The function counts the braces and commas of the body instead of decoding it.
     """
     if (
         body.count(b"{") > ITEMS_MAX + _OTHER_ITEMS
@@ -201,7 +201,8 @@ async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) 
 
 
 async def read_long_body(request: Request, *, bytes_max: int = INT32_MAX) -> bytearray:
-    """Read the whole body into one growing buffer. Joining the pieces of a body of 64 MiB at its end would take long.
+    """Read the whole body into one growing buffer. Joining all pieces of a 64 MiB body after the last one would take
+    long.
 
     Raises:
         RestError: 413 if the body is larger than allowed, by its Content-Length or by the bytes that arrive; 429 if the

@@ -105,7 +105,7 @@ async def _formatted(
     """Return the pieces of the response body, and the records that are not in it.
 
     The body ends before the first record that does not have the format, or that would exceed `max_bytes`; the first
-    record may exceed `max_bytes`. Other requests get a turn after each piece of the body.
+    record may exceed `max_bytes`. Other requests run after each piece of the body.
     """
     pieces: list[bytes] = [b"["]
     formatted: list[dict[str, Any]] = []

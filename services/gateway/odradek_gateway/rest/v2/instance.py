@@ -175,7 +175,7 @@ class Instance:
         return time.monotonic() - self.used_at_s
 
     def used(self) -> None:
-        """Set the time of the last use to now. It is called when a request begins and when it ends."""
+        """Set the time of the last use to now, at the beginning and at the end of each request."""
         self.used_at_s = time.monotonic()
 
     @contextlib.asynccontextmanager

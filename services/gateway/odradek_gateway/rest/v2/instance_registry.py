@@ -210,8 +210,8 @@ class InstanceRegistry:
                     while True:
                         for record in await consumer.getmany(timeout_ms=1_000):
                             self._replay(record.key, record.value)
-                        # The consumer's position counts, and not the offset of the last record that was read, because
-                        # compaction may have removed records after that.
+                        # The consumer's position counts, not the offset of the last record that was read, because
+                        # compaction may have removed the records after the last one.
                         self._position = consumer.positions().get(_PARTITION, 0) - 1
                         async with self._moved:
                             self._moved.notify_all()

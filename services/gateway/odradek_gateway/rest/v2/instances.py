@@ -5,7 +5,7 @@ that gateway does not respond, this gateway takes the instance over and continue
 
 An instance is closed when a client deletes it, or when it got no request for `consumer.instance.timeout.ms`. The
 gateway that serves the instance closes it. If that gateway has died, any other gateway deletes the registration after
-twice that time. Thousands of instances may be open while only few are read. So an instance that was not read for
+twice that timeout. Thousands of instances may be open while only few are read. So an instance that was not read for
 _READ_AHEAD_S discards the records that it has fetched ahead.
 """
 
@@ -190,7 +190,8 @@ class Instances:
         if registration.owner == self._cluster.url and local is not None:
             local.used()
             return local
-        # The instance is still open here, but another gateway has taken it over because this one did not respond.
+        # The instance is still open in this gateway, but another gateway did not get a response from this one and has
+        # taken the instance over.
         if local is not None:
             del self._local[(group, name)]
             await local.end(is_moved=True)
@@ -238,7 +239,8 @@ class Instances:
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
-        # Imported here, because httpx and its CA certificates take 0.1 s to load, and a single gateway never uses them.
+        # httpx is imported late, because httpx and its CA certificates take 0.1 s to load, and a single gateway never
+        # uses them.
         import httpx
 
         return httpx.AsyncClient(
@@ -259,8 +261,8 @@ class Instances:
             if key.lower() in ("content-type", "accept")
         }
         if self._has_certificate:
-            # Our certificate proves that the caller was authenticated, so the caller's own credentials
-            # are never sent: an attacker who writes into the registry could have them sent to any address.
+            # This gateway's certificate proves that the caller was authenticated. The caller's own credentials are
+            # never sent: an attacker who writes into the registry could have them sent to any address.
             if not owner.startswith("https://"):
                 _log.warning(
                     "Request not passed on to the gateway that owns the instance, because its URL is not https",

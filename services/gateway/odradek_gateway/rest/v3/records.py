@@ -120,7 +120,7 @@ class JsonObjects:
                     position += 1  # the character after a backslash
                 continue
             skipped = _BETWEEN_BRACKETS.match(buffer, position)
-            assert skipped is not None, "the pattern matches nothing, too"
+            assert skipped is not None, "the pattern also matches the empty string"
             position = skipped.end()
             if position >= len(buffer):
                 self._position = len(buffer)
@@ -236,7 +236,7 @@ async def produce(
     _RECORD.check_type(request)
     count = await require_partition(cluster.producer, topic, None)
     results = _results(request, cluster, names, topic, count)
-    # If the request has a single record and it is not valid, this raises RestError, and the response is an HTTP error.
+    # `anext` raises RestError if the only record of the request is not valid. The response is then an HTTP error.
     first = await anext(results, None)
     if first is None:
         raise RestError(400, 400, "the body is empty; records are expected")

@@ -64,7 +64,8 @@ async def names_of(request: Request, cluster_id: str) -> Names:
 
 def _quoted(part: object) -> str:
     text = str(part)
-    # Most parts of a path are numbers and plain names, which need no quoting. `quote` would take most of the time.
+    # Most parts are numbers and plain names, which need no quoting. Calling `quote` for them, too, would take most of
+    # the time in which a long response is made.
     return text if text.isascii() and text.isalnum() else quote(text, safe=":")
 
 
