@@ -33,7 +33,7 @@ _REQUIRED: Final = ("carrier", "flight", "origin", "dest", "time_hour")
 
 def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
     """Return rows for the sink. The column `topic` is `clean` for records that can be parsed, and `dead` for others.
-    The latter have additional headers with the reason and their origin.
+    Rows for the topic `dead` have additional headers with the reason and with the record's topic, partition and offset.
     """
     from pyspark.sql import functions as f
 

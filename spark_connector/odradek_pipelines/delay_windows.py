@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 TARGET: Final = "carrier-delays"
 WATERMARK: Final = "30 days"
-"""A record whose scheduled time is more than this behind the latest scheduled time is too late and is not counted. The
-value is high, because a replay of a year reads partitions in parallel, and one may be weeks ahead of another. For live
-records an hour is enough.
+"""A record whose scheduled time is more than WATERMARK behind the latest scheduled time is too late and is not counted.
+The value is high, because a replay of a year reads partitions in parallel, and one partition may be weeks ahead of
+another. For live records an hour is enough.
 """
 
 
@@ -36,7 +36,7 @@ def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
     """Return the number of flights that have arrived, and the sum and mean of their delays in minutes, by carrier and
     scheduled hour.
 
-    `watermark` is None for a batch, and a duration for a stream. Both use the same transformation.
+    `watermark` is None for a batch, and a duration for a stream.
     """
     from pyspark.sql import functions as f
 

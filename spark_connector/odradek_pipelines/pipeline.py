@@ -148,7 +148,7 @@ class Pipeline:
     """A pipeline, as the runner uses it.
 
     `plan` returns the steps of the pipeline as texts, and raises ValueError for wrong arguments. `start` starts the
-    queries and returns them; it returns none if the pipeline is a batch, which is then complete.
+    queries and returns them. If the pipeline is a batch, `start` completes it and returns no query.
     """
 
     name: str

@@ -46,7 +46,7 @@ class OutputRecord(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdentity:
     """The identity of a task that writes. The `query_id` of a stream comes from its checkpoint; each batch write has a
-    new one.
+    new `query_id`.
     """
 
     query_id: str
@@ -91,8 +91,8 @@ class Delivery(Protocol):
     """
 
     needs_identity: bool
-    """Whether the delivery identifies a batch by its query id and batch number. If so, a streaming task fails if Spark
-    does not pass both to it.
+    """Whether the delivery identifies a batch by its query id and batch number. If so, a streaming task fails unless
+    Spark passes both to it.
     """
 
     def open(self, identity: TaskIdentity) -> Stage:

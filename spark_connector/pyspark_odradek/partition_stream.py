@@ -285,7 +285,7 @@ class PartitionStream:
             self._progress_s = time.monotonic()
             return
         # The position is above the high watermark. A newly elected leader may not know its high watermark yet, so try
-        # again for a while before it counts as data loss.
+        # again for a while before data loss is reported.
         if time.monotonic() - self._progress_s >= SILENCE_S_MAX * 2:
             report_data_loss(
                 f"Partition {plan.name} offset was changed from {plan.end_offset} to"

@@ -2,8 +2,8 @@
 of the process share them.
 
 Spark calls a data source from plain threads, but the SDK runs on an event loop. So a process has one event loop on a
-daemon thread, to which callers submit coroutines. All links share this loop, because gRPC supports only one in a
-process. Spark forks its workers from a process that never imports gRPC, so no forked process inherits a link. As a
+daemon thread, to which callers submit coroutines. All links share this loop, because gRPC supports only one event loop
+in a process. Spark forks its workers from a process that never imports gRPC, so no forked process inherits a link. As a
 safeguard, the keys of the links contain the process id.
 """
 

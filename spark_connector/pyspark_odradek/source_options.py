@@ -204,7 +204,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
 
 
 def check_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check the options that streams and batches share, when it is not known yet which of them the query is. Raises
+    """Check the options that streams and batches share, while it is not known yet whether the query is a stream. Raises
     ValueError.
     """
     shared = {

@@ -63,7 +63,7 @@ def session(app_name: str = "odradek", **config: str) -> SparkSession:
         raise SparkUnavailable(problem)
     settings = {name.replace("__", "."): value for name, value in config.items()}
     master = settings.setdefault("spark.master", os.environ.get("MASTER") or "local[*]")
-    # Spark starts the planning processes on the driver's machine with PYSPARK_DRIVER_PYTHON.
+    # Spark starts the processes that plan a Python source on the driver's machine, with PYSPARK_DRIVER_PYTHON.
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if variable not in os.environ:
             os.environ[variable] = _python(master)

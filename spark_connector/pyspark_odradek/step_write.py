@@ -28,8 +28,8 @@ def write_step(
         step: The number of the batch, which `foreachBatch` passes.
         query: Name of this write, the same after each restart of the program. Default: the id of the streaming query,
             which comes from its checkpoint.
-        options: Options of the sink. With delivery=None a cluster that does not support transactions is written at
-            least once, as by a streaming query.
+        options: Options of the sink. With delivery=None, rows are delivered at least once if the cluster does not
+            support transactions, as by a streaming query.
 
     Raises:
         ValueError: `query` is missing, and the call is not in `foreachBatch` or comes through Spark Connect.

@@ -29,8 +29,8 @@ from pyspark_odradek.source_options import (
 )
 
 BEHIND_S_MAX: Final = 10.0
-"""How long to repeat the look-up of an end offset that is below the position of the query. It may be too low for a
-moment, because a new leader does not know its high watermark yet.
+"""How long to repeat the look-up of an end offset that is below the position of the query. The end offset may be too
+low for a moment, because a new leader does not know its high watermark yet.
 """
 _BEHIND_PAUSE_S: Final = 0.1
 _MARGIN_S: Final = 5.0
@@ -79,8 +79,8 @@ class TopicOffsets:
     ) -> PartitionOffsets:
         """Return the end of each partition: the last stable offset with read_committed, otherwise the high watermark.
 
-        `reached` has the offsets that the query has read up to. If an end is below, the look-up is repeated for
-        BEHIND_S_MAX, because a new leader may not know its high watermark yet.
+        `reached` has the offsets up to which the query has read. If an end is below its offset in `reached`, the
+        look-up is repeated for BEHIND_S_MAX, because a new leader may not know its high watermark yet.
         """
         specs = dict.fromkeys(partitions, LATEST)
         deadline_s = time.monotonic() + BEHIND_S_MAX
