@@ -29,8 +29,8 @@ def main() -> None:
         "--checkpoint",
         type=Path,
         required=True,
-        help="folder that records how far the topic was copied; keep it between runs, and use another one for each"
-        " pair of topics",
+        help="folder that records how far the topic was copied; keep it between runs, and use a separate folder for"
+        " each pair of topics",
     )
     parser.add_argument(
         "--records-max",

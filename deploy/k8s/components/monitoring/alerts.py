@@ -202,7 +202,8 @@ ALERTS = (
         expr=f"increase({QUORUM}snapshots_not_stored_total[1h]) > 0",
         lasts="0m",
         severity="critical",
-        summary="{{ $labels.instance }} could not store its metadata snapshot: its Raft log grows until it can",
+        summary="{{ $labels.instance }} could not store its metadata snapshot: its Raft log grows until a snapshot is"
+        " stored",
         action="The controller's log says whether the disk is full or the snapshot is larger than"
         " `metadata.log.max.snapshot.bytes`.",
     ),
