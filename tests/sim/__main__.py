@@ -173,8 +173,8 @@ def report(summary: Summary, console: Console, elapsed_s: float) -> None:
 
 
 def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
-    """Plant each bug and count the seeds until one finds it. Return whether each bug is found by a seed or
-    a schedule.
+    """Plant each bug and count the seeds until a seed finds the bug. Return whether each bug is found by a seed or a
+    schedule.
     """
     table = Table(title="Planted bugs")
     for name in ("#", "bug", "seeds", "seed", "found by"):

@@ -31,7 +31,7 @@ USED = "used-"
 class Admin:
     """Creates and deletes topics, moves leaders and replicas, and changes min.insync.replicas.
 
-    It works on topics of its own and on the topics in `moved`. `settle` restores the configs of the latter.
+    It works on topics of its own and on the topics in `moved`. `settle` restores the configs of the topics in `moved`.
     """
 
     def __init__(

@@ -105,13 +105,11 @@ class Cluster:
         self.has_groups = has_groups
         self.credit_bytes = credit_bytes
         self.tick_ms = tick_ms
-        self.coordinators: dict[
-            str, bytes
-        ] = {}  # group -> incarnation of the broker process that last responded
+        # For each group: the incarnation of the broker process that last responded.
+        self.coordinators: dict[str, bytes] = {}
         self.group_kinds: dict[str, str] = {}  # group -> the protocol that the group last had
-        self.undialled_until_us: dict[
-            int, int
-        ] = {}  # broker -> time before which others cannot resolve its name
+        # For each broker: the time before which other brokers cannot resolve its name.
+        self.undialled_until_us: dict[int, int] = {}
         self.network = Network(scheduler)
         self.log = MetadataLog(scheduler, self.network)
         self.brokers: dict[int, BrokerNode] = {}

@@ -82,7 +82,7 @@ class ConsumerMember(Member):
         topics = self.topics
         if joins:
             self.history.begins_anew(self.group_id, by=self.instance_id or self.name)
-        told: gm.ConsumerHeartbeatAnswer = await self.ask(
+        response: gm.ConsumerHeartbeatAnswer = await self.ask(
             gm.ConsumerHeartbeat(
                 group_id=self.group_id,
                 member_id=self.member_id,
@@ -95,18 +95,18 @@ class ConsumerMember(Member):
                 client_host="simulated",
             )
         )
-        if told.error in _NOT_THERE:
+        if response.error in _NOT_THERE:
             self._lose_all()
             return
         # UNRELEASED_INSTANCE_ID: the membership of the previous process has not ended yet.
-        if told.error is not ErrorCode.NONE:
+        if response.error is not ErrorCode.NONE:
             return
         if self.epoch == 0 and not joins:
             return
         self._tells_all = topics != self.topics
-        self.epoch = told.member_epoch
-        if told.assignment is not None:
-            given = self._named(told.assignment)
+        self.epoch = response.member_epoch
+        if response.assignment is not None:
+            given = self._named(response.assignment)
             if self.owned - given:
                 self._tells_all = True  # report that the partitions were revoked
             self.owned = given

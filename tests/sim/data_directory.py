@@ -45,7 +45,8 @@ RECENT_BYTES_MAX = 4_000  # so little that most reads are from files
 WRITTEN_BYTES_MAX = 300  # maximum bytes of a write in which the process dies
 HOT_CHANCE = 0.8  # the chance that the bytes of a read are in the page cache
 READ_BYTES_MAX = 1 << 20
-FLUSHES_BYTES_MAX = (1_000, 20_000)  # for all logs; a process ends before the limit by age applies
+# Choices for the limit of the unsynced bytes of all logs. A process ends before the limit by age applies.
+FLUSHES_BYTES_MAX = (1_000, 20_000)
 CHECKPOINT_LOOK_CHANCE = 0.1  # the chance of a check while no log is being truncated
 CLUSTER_ID = ClusterId("simulated")
 
@@ -59,7 +60,7 @@ class SimulatedStorage(MemoryStorage):
         self._scheduler = scheduler
         super().__init__()
         # With few open files, dirty files are synced before they are closed, and a power loss loses less. So only every
-        # fourth seed has few.
+        # fourth seed has a low limit of open files.
         if scheduler.seed % 4:
             self.log_files_max = 100
 
@@ -78,8 +79,8 @@ class SimulatedStorage(MemoryStorage):
 class OracleLog:
     """The simulator's exact knowledge of one log: the value of each record, and which records are on the disk.
 
-    Values are read back from the log after each append and each opening. They outlive the process, after whose end its
-    log object cannot be read any more.
+    Values are read back from the log after each append and each opening. They are kept after the process has ended,
+    when its log object can no longer be read.
     """
 
     def __init__(

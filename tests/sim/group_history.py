@@ -70,9 +70,8 @@ class Tenure:
     confirmed_us: int = -1
 
 
-_TenureKey: TypeAlias = tuple[
-    GroupId, TopicPartition, int, str, int
-]  # epoch, member, number of its join without state
+# Group, partition, epoch, member, and the number of the member's join without state.
+_TenureKey: TypeAlias = tuple[GroupId, TopicPartition, int, str, int]
 
 
 @dataclass(slots=True)

@@ -275,8 +275,8 @@ def _repeats_recognized(
     """Check P4: a producer with at most five batches in flight may repeat each of them, and the broker recognizes the
     duplicate.
 
-    Two cases are exempt: batches below the log start, because a replica that begins there does not know the batches
-    before, and batches without acks=all, because a new leader may lack the batch before.
+    Two cases are exempt: batches below the log start, because a replica whose log begins at the log start does not know
+    the batches below it, and batches without acks=all, because a new leader may lack the preceding batch.
     """
     where = {value: offset for offset, value in log.items()}
     for send in sends:

@@ -47,9 +47,8 @@ class Invariants:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.committed: dict[TopicIdPartition, dict[int, int]] = {}
-        self.acked: dict[
-            TopicIdPartition, dict[int, tuple[int, int]]
-        ] = {}  # offset -> (value, leader epoch)
+        # For each partition: offset -> (value, leader epoch).
+        self.acked: dict[TopicIdPartition, dict[int, tuple[int, int]]] = {}
         self.suspended: set[TopicIdPartition] = set()
         self._deleted: dict[TopicIdPartition, list[tuple[int, int, dict[int, int]]]] = {}
         self._leaders: dict[tuple[TopicIdPartition, int], tuple[int, bytes]] = {}

@@ -1,8 +1,8 @@
 """The common part of simulated members of both group protocols: restarts, finding the coordinator, committing offsets.
 
 A member is a client machine whose process dies and restarts many times. It finds the coordinator in the metadata of any
-reachable broker, without sending a message, but it never goes back to a leader epoch older than one that it has used.
-It sends one request at a time, and any request may get lost.
+reachable broker, without sending a message. It ignores metadata with a leader epoch below the highest one that it has
+used. It sends one request at a time, and any request may get lost.
 """
 
 from __future__ import annotations

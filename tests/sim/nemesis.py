@@ -18,7 +18,7 @@ class Nemesis:
 
     Faults stay within the limits that the durability of a topic survives. At most one copy of a `replicated` partition
     may lack bytes at a time (`damaged`). When all machines lose power at once, only `fsync` partitions must survive,
-    and the checks of the others are suspended.
+    and the checks of `replicated` partitions are suspended.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 A single message (`send`) may be lost, duplicated, delayed and overtaken. A `Stream` is a connection: its messages
 arrive in order and without gaps until it breaks. Each end learns of the break at a different time, and messages in
-flight may still arrive at an end that has not learned of it. A link that is cut loses the messages on it; the streams
-over the link break when their keepalive finds that (after 1 to 2 s).
+flight may still arrive at an end that has not learned of the break. A link that is cut loses the messages on it; the
+streams over the link break when their keepalive detects the cut (after 1 to 2 s).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Network:
     ) -> None:
         """Send one message, which may get lost.
 
-        It is delivered to the process `target`, if that process still runs when the message arrives.
+        The message is delivered to the process `target`, if that process still runs when the message arrives.
         """
         scheduler = self.scheduler
         if target is None or scheduler.chance(self.loss):
@@ -68,7 +68,7 @@ class Network:
             target.deliver(action, *args)
 
     def set_cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Cut exactly these directed links. Streams over these links break when their keepalive finds that."""
+        """Cut exactly these directed links. Streams over these links break when their keepalive detects the cut."""
         self.cut = set(pairs)
         for stream in list(self._streams):
             if not self.both_ways(stream.ends[0].node_id, stream.ends[1].node_id):
@@ -136,7 +136,7 @@ class Stream:
         scheduler.at(at, self._arrive, side, message)
 
     def close(self, process: Process) -> None:
-        """Close this end. The other end learns of it later."""
+        """Close this end. The other end learns of the close later."""
         side = self.side(process)
         if self._is_gone[side]:
             return

@@ -41,8 +41,8 @@ GROUPS_TOPIC: Final = NewTopic(
 
 
 class Observer(Member):
-    """An administrator's tool that sends requests at random times to any broker that is the coordinator by its own
-    metadata.
+    """An administrator's tool that sends requests at random times to the coordinator. It finds the coordinator in the
+    metadata of any broker, which may be old.
     """
 
     async def _live(self) -> None:

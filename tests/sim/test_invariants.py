@@ -1,4 +1,4 @@
-"""Each invariant of the simulator is violated if a working cluster is changed in the way that it forbids."""
+"""Each invariant of the simulator is violated if a working cluster is changed in the way that the invariant forbids."""
 
 from __future__ import annotations
 

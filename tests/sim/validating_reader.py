@@ -1,9 +1,9 @@
 """A consumer that waits for records at the broker, sends the epoch of the last record that it has read, and looks up
 offsets by timestamp.
 
-A broker whose log diverges from the records that the reader has read reports that (KIP-595). Then the reader asks the
-leader where its epoch ends (KIP-320), because a broker that is only behind reports a divergence, too. Only a partition
-that lost more copies than its durability survives may make its readers go back.
+A broker whose log diverges from the records that the reader has read reports the divergence (KIP-595). Then the reader
+asks the leader where the epoch of the reader's last record ends (KIP-320), because a broker that is only behind reports
+a divergence, too. Only a partition that lost more copies than its durability survives may make its readers go back.
 """
 
 from __future__ import annotations

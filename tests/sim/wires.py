@@ -1,7 +1,7 @@
 """The connections of a simulated broker to leaders and controllers, and the heartbeats that it sends.
 
 Each class has the interface that production code expects of gRPC, on the connections of network.py: messages are
-delayed, connections break, and only keepalives find that.
+delayed, connections break, and only keepalives detect a broken connection.
 """
 
 from __future__ import annotations
@@ -426,9 +426,8 @@ class Beats:
         self._scheduler = life.scheduler
         self._network = life.network
         self._streams: dict[int, tuple[Stream, SentBeats]] = {}
-        self._sent_us: dict[
-            int, int
-        ] = {}  # simulated send time by sequence number of the heartbeat
+        # The simulated send time of each heartbeat, by its sequence number.
+        self._sent_us: dict[int, int] = {}
 
     def start(self) -> None:
         for controller_id in sorted(self._life.cluster.controllers):

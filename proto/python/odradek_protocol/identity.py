@@ -12,9 +12,8 @@ from typing import Final, NewType
 from msgspec import Struct
 
 TopicName = NewType("TopicName", str)
-TOPIC_NAME_BYTES_MAX: Final = (
-    249  # the name of a partition's directory is the topic's name with a suffix
-)
+# The name of a partition's directory is the topic's name with a suffix. File names have at most 255 bytes.
+TOPIC_NAME_BYTES_MAX: Final = 249
 TopicId = NewType("TopicId", bytes)
 PartitionIndex = NewType("PartitionIndex", int)
 BrokerId = NewType("BrokerId", int)

@@ -20,9 +20,8 @@ from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 PRODUCE_PARTITIONS_MAX: Final = 10_000
 _PARTITIONS_PER_STEP: Final = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_RECORDS_TAG: Final = (
-    b"\x22"  # field 4, length-delimited: `records` in each message that has records
-)
+# Field 4, length-delimited: `records` in each message that has records.
+_RECORDS_TAG: Final = b"\x22"
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`
 _THROTTLE_TAG: Final = b"\x10"  # field 2, a varint: FetchResponse.throttle_time_ms
 _PARTITIONS_TAG: Final = 1 << 3 | _BYTES  # FetchResponse.partitions

@@ -107,9 +107,8 @@ class QuorumProcess:
                 group.create_task(probes.run(), name="probes"),
             ]
             try:
-                await asyncio.sleep(
-                    0
-                )  # the host must run before the quorum reports that this node leads
+                # The host's task must have started before the quorum reports that this node leads.
+                await asyncio.sleep(0)
                 await self._start(server, admin_http)
                 registration = self._own_registration()
                 tasks.append(group.create_task(registration.run(), name="registration"))

@@ -41,9 +41,8 @@ class QuorumTimers:
     lost_leader_timeout_min_ms: int = 100
     lost_leader_timeout_max_ms: int = 300
     heartbeat_interval_ms: int = 100  # at most a third of the smallest election timeout
-    leader_fallback_ms: int = (
-        1_000  # a leader without responses from a majority steps down after this time
-    )
+    # A leader without responses from a majority steps down after this time.
+    leader_fallback_ms: int = 1_000
     tick_interval_ms: int = 20  # time between two steps of the Raft node if nothing happens
 
     def __post_init__(self) -> None:

@@ -330,7 +330,7 @@ BUGS = {
             plant=_gate_at_arrival,
             is_rare=True,
         ),
-        Bug(  # not in the original list: a bug that the simulator found
+        Bug(  # a bug that the simulator found in the production code
             number=31,
             name="refused ISR proposal forgotten",
             plant=_refused_proposal_forgotten,

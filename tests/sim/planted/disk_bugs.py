@@ -52,7 +52,7 @@ def _directory_not_synced_at_a_roll(stack: ExitStack) -> None:
 
 DISK_BUGS = (
     Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked, found_by=5),
-    Bug(  # the in-memory storage often keeps what a failed sync did not write, so few seeds find it
+    Bug(  # the in-memory storage often keeps what a failed sync did not write, so few seeds fail
         number=18,
         name="write again after a failed fsync",
         plant=_failed_sync_tried_again,

@@ -41,7 +41,7 @@ ELSEWHERE = {
             _QUORUM,
             "stale_snapshot_replaces_newer",
         ),
-        (  # a follower whose lane changes too often still joins the ISR
+        (  # no seed fails, because a follower whose lane changes too often still joins the ISR
             41,
             "a partition back in the hot lane may leave it at once",
             "tests.unit.replication.test_planted_bugs",

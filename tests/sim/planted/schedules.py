@@ -32,8 +32,8 @@ from tests.sim.scheduler import SECOND, Process
 
 
 def late_copy_of_an_isr_expansion() -> None:
-    """Broker 3 leaves the ISR, joins it and leaves it again. Then a copy of the AlterPartition request that let it join
-    arrives. The controller must refuse the copy.
+    """Broker 3 leaves the ISR, joins it and leaves it again. Then a copy of the AlterPartition request that let broker
+    3 join arrives. The controller must refuse the copy.
     """
     stage = Stage()
     stage.produce()
@@ -81,7 +81,7 @@ def expansion_that_names_a_lost_life() -> None:
 
 def ack_of_a_lost_life() -> None:
     """An acknowledgement that broker 3 sent before it lost power reaches the leader after broker 3 has restarted and
-    attached again. It must not count, because the records that it acknowledges are lost.
+    attached again. The acknowledgement must not count, because the records that it acknowledges are lost.
     """
     stage = Stage()
     producer = stage.produce()
@@ -147,7 +147,7 @@ def _attached(stage: Stage) -> FollowerSession | None:
 
 def cut_to_the_epochs_end() -> None:
     """Broker 2 has more records than the new leader, and a high watermark that is behind the acknowledged records
-    (KIP-101). It must truncate the records that the new leader lacks, and nothing below them: it is in the ISR, and may
+    (KIP-101). Broker 2 must truncate only the records that the new leader lacks, because broker 2 is in the ISR and may
     be elected next.
     """
     stage = Stage(replicas=(1, 3, 2))
@@ -176,7 +176,7 @@ def cut_to_the_epochs_end() -> None:
     stage.until(lambda: third().role is Role.LEADER)
     more = second().log_end
     assert more > third().log_end
-    # The new leader may send new records within a millisecond.
+    # The new leader may send new records within a millisecond, so the log end is checked in shorter steps.
     stage.until(lambda: second().log_end < more, step_us=20)
     assert second().log_end >= shown
 
@@ -202,7 +202,7 @@ def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
 
 def snapshot_of_a_controller_that_was_behind() -> None:
     """The metadata feed delivers a snapshot that is older than the metadata of the receiving broker. The broker must
-    ignore it.
+    ignore the snapshot.
     """
     stage = Stage()
     producer = stage.produce()
@@ -312,8 +312,8 @@ def coordinator_that_is_cut_off() -> None:
     new coordinator.
 
     The old coordinator may answer OffsetFetch until the broker's lease expires, and must refuse it afterwards. The
-    group has no members, only a client that commits offsets: if it had members, the old coordinator would try to remove
-    those that send no heartbeats, fail to write that, and stop answering for that reason.
+    group has no members, only a client that commits offsets. If the group had members, the old coordinator would try to
+    remove those that send no heartbeats. It would fail to write the removal, and would stop responding for that reason.
     """
     stage = Stage(has_groups=True)
     history = GroupHistory()
@@ -417,8 +417,8 @@ def durability_that_changes_under_load() -> None:
 
 def checkpoint_while_a_log_is_cut() -> None:
     """Broker 1 writes its checkpoints when a truncation has already truncated the files, but the log object does not
-    know that yet. The bytes above the truncation offset are gone, so the recovery point must not be above it: the next
-    process would not verify those bytes.
+    know that yet. The bytes above the truncation offset are gone, so the recovery point must not be above that offset:
+    the next process would not verify those bytes.
     """
     stage = Stage()
     producer = stage.produce(acks=1)

@@ -77,7 +77,7 @@ class SimulatedNode:
         self.dead: str | None = None
         # The process is stopped until this time (SIGSTOP, a paused machine).
         self.frozen_until = 0.0
-        # Duration of a turn of the event loop; events in this time wait for the next turn.
+        # Duration of one iteration of the event loop; events in this time wait for the next iteration.
         self.turn_s = 0.0
         self._turn_began_s = 0.0
         self.machine = DigestMachine(node_id, world.oracle)

@@ -20,9 +20,10 @@ SEEDS = range(6)
 FIRST_LEADER_S_MAX = 10.0
 LED_SHARE_MIN = 0.9
 LED_S = 20.0
-REPLACED_S_MAX = 4.0  # election timers, one forgiven stall, and a few loop turns of every voter
+# Election timers, one forgiven stall, and a few event loop iterations of every voter.
+REPLACED_S_MAX = 4.0
 STEPPED_DOWN_S_MAX = 2.5
-SLOW = {  # seconds for a disk job, and for a turn of the event loop
+SLOW = {  # seconds for a disk job, and for an iteration of the event loop
     "disks": (0.5, 0.0),
     "loops": (0.0, 0.3),
     "disks and loops": (0.5, 0.3),

@@ -71,9 +71,8 @@ class World:
         self.disks: dict[int, SimulatedDisk] = {}
         self.deaths: list[tuple[int, str]] = []
         self.counts: dict[str, int] = {"active": 0, "snapshot installed": 0, "delivered": 0}
-        self.reads: list[
-            tuple[bool, float]
-        ] = []  # (whether the read was confirmed, seconds until then)
+        # For each read: whether the leadership was confirmed, and the seconds until then.
+        self.reads: list[tuple[bool, float]] = []
         self.cut: set[tuple[int, int]] = set()
         self.held: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {}
         self.drop: Callable[[int, int, Message], bool] = lambda source, target, message: False

@@ -175,7 +175,7 @@ class Copying(Member):
         if self.scheduler.chance(STALLED_BEFORE_THE_END):
             # Another member gets the partitions while the offsets are pending.
             self.stall(self.scheduler.between(3_000, 8_000) * MS)
-            await asyncio.sleep(0.001)  # the next turn of the loop comes after the stall
+            await asyncio.sleep(0.001)  # the next iteration of the event loop comes after the stall
         await producer.end(transaction, is_commit=wants_commit)
         self._note(transaction, source, read.next_offset)
         return error

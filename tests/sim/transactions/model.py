@@ -16,7 +16,7 @@ The invariants have the numbers that they have in the simulator:
     T2  a marker has a committed decision with its outcome for its transaction
     T3  all markers of one transaction have one outcome
     T4  when the completion is committed, every registered partition has the marker
-    T5  the transaction had registered a batch's partition, and has no marker before the batch
+    T5  a batch's transaction has registered the partition, and has no marker before the batch
     T6  no batch has an epoch below that of an earlier marker
     T9  no coordinator appends a marker after the partition knows a newer coordinator
     WC  no transaction is committed that its producer did not commit ("wrong commit")
@@ -79,7 +79,7 @@ class Partition(NamedTuple):
     epoch: int = 0  # the highest epoch of batches and markers
     open_epoch: int | None = None
     heard: int = 1  # the highest known coordinator epoch
-    guard: int = 0
+    guard: int = 0  # the number of the last requested registration
     asked: tuple[int, int] | None = None  # (epoch, guard) of the registration in progress
 
 
@@ -283,8 +283,8 @@ def _marker(
     acknowledgement = ("acknowledged", index, coordinator, decision)
     is_repeat = epoch == partition.epoch and partition.open_epoch is None
     if epoch <= partition.epoch and not is_repeat:
-        # INVALID_PRODUCER_EPOCH: the partition already has this transaction's marker, so the coordinator counts it as
-        # marked.
+        # INVALID_PRODUCER_EPOCH: the partition already has this transaction's marker, so the coordinator counts the
+        # partition as marked.
         yield f"{index} refuses marker {epoch}", _say(world, acknowledgement)
         return
     violation = ""

@@ -63,7 +63,8 @@ class Stager(ClientMachine):
     async def _run(self, caller: Caller, name: str) -> None:
         attempts = itertools.count(1)
         is_complete = True
-        # A driver that stops completes its step first: only a completion aborts the prepared members of a failed try.
+        # A driver completes its step before it stops, because only a completion aborts the prepared members of a failed
+        # attempt.
         while not (self.is_stopped and is_complete):
             step = self.completed_step + 1
             try:

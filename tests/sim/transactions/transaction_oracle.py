@@ -162,7 +162,7 @@ class TransactionOracle(Invariants):
         elif header.is_control:
             known = self._judged[place] = self._decided(host.partition, data, at, header)
             control = read_control(data, at)
-            # The group coordinator checks the epoch in the turn of the loop before the append.
+            # The group coordinator checks the epoch in the event loop iteration before the append.
             is_ordered = host.topic == OFFSETS_TOPIC
             if isinstance(known, Known) and control.coordinator_epoch >= 0 and not is_ordered:
                 self._fenced(broker, host, known, control.coordinator_epoch)
@@ -330,7 +330,7 @@ class TransactionOracle(Invariants):
         assert state.last_outcome is not None, state
         identity = state.last_outcome.identity
         if present is None or present.is_over or present.identity != identity:
-            # The transaction began in the same turn of the coordinator, so this is its first record.
+            # The transaction began and was decided in the same step of the coordinator, so this is its first record.
             if present is not None and present.outcome is None:
                 self.fail("T3", f"{present} becomes {state} without a decision")
             self._over(present)

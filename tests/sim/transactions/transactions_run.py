@@ -333,8 +333,8 @@ def run_seed(seed: int) -> Outcome:
     """Run one seed without garbage collection.
 
     A collection ends coroutines of broker processes that have ended, which then close their connections. The moment of
-    a collection depends on what the process allocated before, so one seed had different last turns of such a broker in
-    two processes.
+    a collection depends on what the process allocated before, so the last event loop iterations of such a broker would
+    differ between two processes that run the same seed.
     """
     was_enabled = gc.isenabled()
     gc.collect()

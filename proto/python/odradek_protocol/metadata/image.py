@@ -75,9 +75,8 @@ from odradek_protocol.metadata.records import (
     UserScramCredential,
 )
 
-PartitionState: TypeAlias = (
-    Partition  # the record that creates a partition has all fields of its state
-)
+# The record that creates a partition has all fields of the partition's state.
+PartitionState: TypeAlias = Partition
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 ConfigResource: TypeAlias = tuple[ConfigResourceType, str]
 

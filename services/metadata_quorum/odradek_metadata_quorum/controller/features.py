@@ -44,9 +44,8 @@ class FeatureDescription:
     level_min: int
     level_max: int
     level_common: int  # the highest level that all brokers and controllers support
-    held_back_by: tuple[
-        str, ...
-    ]  # for people: the brokers and controllers that do not support level_max
+    # Texts for people: the brokers and controllers that do not support level_max.
+    held_back_by: tuple[str, ...]
 
 
 def describe_features(work: Workspace) -> tuple[FeatureDescription, ...]:

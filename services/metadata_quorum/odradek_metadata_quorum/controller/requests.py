@@ -92,9 +92,8 @@ class ControllerSettings:
     session_ms: int = 3_000  # a broker without a heartbeat for this long is fenced
     grace_ms: int = 500  # time in which a broker may open a new heartbeat stream after one broke
     stall_ms_min: int = 500  # a longer time between two ticks counts as a stall of this process
-    shutdown_wait_ms: int = (
-        1_000  # longest wait until all live brokers have replayed moved leaderships
-    )
+    # The longest wait until all live brokers have replayed the changes that moved leaderships.
+    shutdown_wait_ms: int = 1_000
     flap_window_ms: int = 60_000  # time in which repeated fencing of a broker delays its unfencing
     flap_delay_ms_max: int = 30_000  # longest delay of the unfencing of a broker
     report_wait_ms: int = 2_000  # longest wait for log end offsets in an unclean election

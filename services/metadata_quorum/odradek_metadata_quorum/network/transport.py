@@ -67,9 +67,8 @@ class VoterNetwork:
         self._identity: ServerIdentity | None = None
         self._refusals: dict[tuple[int | None, str], float] = {}
         self._voters = voters_text(settings.voters)
-        self._mismatches: dict[
-            int, str
-        ] = {}  # by peer: how the voters in its last longer hello differ
+        # For each peer: how the voters in its last longer hello differ from this voter's set.
+        self._mismatches: dict[int, str] = {}
         self._short_hello: set[int] = set()  # peers that did not respond to the last longer hello
         self.port = 0
 

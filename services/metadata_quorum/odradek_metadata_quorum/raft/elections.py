@@ -232,9 +232,8 @@ class Elections:
             forgiven_interval_s=timers.election_max_s,
         )
         self._quorum_checked_s = 0.0
-        self._vote_leaves = (
-            False  # whether this voter gave a vote that is not on disk yet, and so not sent
-        )
+        # Whether this voter gave a vote that is not on disk yet, and so not sent.
+        self._vote_leaves = False
         self._lost_leader_s = 0.0  # the time at which the connection to the leader broke
         engine.election_deadline_s = self._heard_s + self._timeout_s(is_new_cluster=True)
 

@@ -105,9 +105,8 @@ class Joining:
         # Set when this voter may join: the value of the write barrier's `durable` at which it reports that it joined.
         self._needed: int | None = None
         self.announced = False
-        self._rounds_seen: dict[
-            int, int
-        ] = {}  # the last round number of each other voter that sent JOIN_QUERY
+        # The last round number of each other voter that sent JOIN_QUERY.
+        self._rounds_seen: dict[int, int] = {}
 
     @property
     def missing(self) -> list[int]:

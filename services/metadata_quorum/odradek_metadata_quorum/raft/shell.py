@@ -31,9 +31,8 @@ class RaftLimits:
     snapshot_entries_bytes_max: int
     snapshot_chunk_bytes: int
     snapshot_bytes_max: int
-    window_bytes_max: (
-        int  # most bytes of entries that were sent to one follower and are not acknowledged
-    )
+    # The most bytes of entries that were sent to one follower and are not acknowledged.
+    window_bytes_max: int
 
 
 class RaftEvents(Protocol):

@@ -26,18 +26,16 @@ from dataclasses import dataclass
 from typing import Final
 
 ENTRY: Final = 1  # (index, term) and its command
-TRUNCATE: Final = (
-    2  # the entries from `index` on are removed; `term` is the term of the entry before `index`
-)
+# The entries from `index` on are removed; `term` is the term of the entry before `index`.
+TRUNCATE: Final = 2
 RESET: Final = 3  # all entries are removed; a snapshot that ends with (index, term) replaces them
 
 SEGMENT_HEADER: Final = struct.Struct("<4sIIQQQ")  # magic, version, crc, base, index, term
 FRAME_HEADER: Final = struct.Struct("<4sIIQQ")  # magic, crc, body length, position, synced_upto
 RECORD_HEADER: Final = struct.Struct("<BIQQ")  # kind, payload length, index, term
 
-SEGMENT_VERSION: Final = (
-    1  # the version of the format of a whole segment: header, frames and records
-)
+# The version of the format of a whole segment: header, frames and records.
+SEGMENT_VERSION: Final = 1
 
 _SEGMENT_MAGIC: Final = b"ODSG"
 _FRAME_MAGIC: Final = b"ODFR"

@@ -67,9 +67,8 @@ class _Lines:
         self.at_s = now_s
         self.tokens: float = LINES_BURST
         self.unwritten = 0
-        self.entries: dict[
-            int, float
-        ] = {}  # hash of a logged refusal -> the time when it was logged
+        # The time at which each refusal was logged last, by the hash of the refusal.
+        self.entries: dict[int, float] = {}
 
 
 class RefusalLines:
