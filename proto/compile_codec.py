@@ -39,10 +39,10 @@ def compile_codec(target: Path) -> Path | None:
     command = [*compiler, *flags, str(SOURCE), "-o", str(fresh)]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        failed, words = done.returncode != 0, done.stderr
+        failed, compiler_messages = done.returncode != 0, done.stderr
     except OSError as error:
-        failed, words = True, f"{error}\n"
-    sys.stderr.write(words)
+        failed, compiler_messages = True, f"{error}\n"
+    sys.stderr.write(compiler_messages)
     # An extension that was built from an older source must not stay.
     if failed:
         fresh.unlink(missing_ok=True)

@@ -89,8 +89,9 @@ def compile_modules(target: Path, python: str = sys.executable) -> None:
     """Write the package `odradek_broker`, with compiled modules, into the directory `target`.
 
     `python` is the interpreter of an environment with Odradek's dependencies. It must have the same version as the
-    interpreter that runs this script. If `ODRADEK_COMPILED_CACHE` names a directory, the package is copied from there
-    if it was compiled from the same sources before, and otherwise also stored there.
+    interpreter that runs this script. If `ODRADEK_COMPILED_CACHE` names a directory that has the package as compiled
+    from the same sources, that package is copied. If the directory does not have it, the new package is also stored in
+    the directory.
     """
     target.mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("ODRADEK_COMPILED_CACHE")
@@ -149,14 +150,14 @@ def _build(directory: Path, python: str) -> None:
         f"--cache-dir={directory / 'cache'}",
     ]
     modules = [str((PACKAGE / module).relative_to(ROOT)) for module in MODULES]
-    found = mypycify(
+    extensions = mypycify(
         [*options, *modules],
         opt_level="2",
         debug_level="0",
         group_name=GROUP,
         target_dir=str(directory / "c"),
     )
-    command = build_ext(Distribution({"name": "odradek", "ext_modules": found}))
+    command = build_ext(Distribution({"name": "odradek", "ext_modules": extensions}))
     command.build_lib = str(directory / "lib")
     command.build_temp = str(directory / "objects")
     command.finalize_options()

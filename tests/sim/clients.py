@@ -166,7 +166,9 @@ class Producer:
         self._process.after(delay, self._produce)
 
     def _keys(self, count: int) -> tuple[bytes, ...]:
-        """Return keys for `count` records. None of them has a key here, because the topic is not compacted."""
+        """Return keys for `count` records. This class writes records without keys, because its topics are not
+        compacted.
+        """
         return ()
 
     @property

@@ -1,7 +1,7 @@
 """A simulated broker's data directory: the production code's own, on a file system in memory.
 
 When a process dies, everything that it wrote remains. When a machine loses power, the synced bytes remain, and some of
-the others. A process may die in any disk operation: a write is then cut at any byte, and a sync is not done. The
+the unsynced ones. A process may die in any disk operation: a write is then cut at any byte, and a sync is not done. The
 production code's recovery decides what the next start finds, and which restart class it has (clean, process or power).
 """
 

@@ -106,8 +106,8 @@ class GroupHistory:
     # --- reports of members -----------------------------------------------------------------------
 
     def begins_anew(self, group: GroupId, *, by: str) -> None:
-        """Record that a member joins without any state. It owns no partitions now, even if its epoch number occurs
-        again.
+        """Record that a member joins without any state. The member owns no partitions now, even if its epoch number
+        occurs again.
         """
         self._lives[group, by] += 1
 

@@ -36,7 +36,7 @@ class Member(Protocol):
     term: int | None  # the term in which it leads; None: it does not lead
 
     def lead(self, term: int) -> None:
-        """Make this member the leader. It has applied all committed entries."""
+        """Make this member the leader. The member has applied all committed entries."""
 
     def step_down(self) -> None:
         """Notify the member that it is no longer the leader."""

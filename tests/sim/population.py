@@ -42,7 +42,7 @@ GROUPS_TOPIC: Final = NewTopic(
 
 class Observer(Member):
     """An administrator's tool that sends requests at random times to the coordinator. It finds the coordinator in the
-    metadata of any broker, which may be old.
+    metadata of any broker, even if that metadata is old.
     """
 
     async def _live(self) -> None:

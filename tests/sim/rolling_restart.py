@@ -2,7 +2,7 @@
 
 The operator continues when the restarted broker reports that it has caught up, as an orchestrator does with a readiness
 probe. In some restarts the other brokers cannot resolve the broker's name for a while, as in a cluster whose name
-servers cache.
+servers cache their answers.
 """
 
 from __future__ import annotations

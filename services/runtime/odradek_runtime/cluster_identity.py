@@ -59,7 +59,8 @@ def why_stranger(
     metadata_incarnation_id: MetadataIncarnationId | None,
     voters: Collection[int],
 ) -> str:
-    """Return why a call with these headers is not meant for this controller, with the remedy; "" if it is meant for it.
+    """Return why a call with these headers is not meant for this controller, with the remedy. Return "" if the call is
+    meant for this controller.
 
     `cluster_id`, `metadata_incarnation_id` and `voters` are this controller's own. While its incarnation id is None,
     the caller's incarnation id is not checked here (see `must_wait`).

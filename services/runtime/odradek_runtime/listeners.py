@@ -211,8 +211,8 @@ def farewell(protocol: str, advice: str) -> bytes:
     cannot transmit a text at that point.
     """
     if protocol == GRPC:
-        words = advice.encode()[:_DEBUG_BYTES_MAX]
-        goaway = struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + words
+        debug_data = advice.encode()[:_DEBUG_BYTES_MAX]
+        goaway = struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + debug_data
         return _http2_frame(_HTTP2_SETTINGS, b"") + _http2_frame(_HTTP2_GOAWAY, goaway)
     if protocol == HTTP:
         body = f"{advice}\n".encode()

@@ -62,10 +62,10 @@ class SettingSpec:
         if low is None and high is None:
             return ""
         if low is not None and high is not None:
-            words = f"{low}..{high}"
+            text = f"{low}..{high}"
         else:
-            words = f"at least {low}" if low is not None else f"at most {high}"
-        return f"{words} {self.unit}" if self.unit else words
+            text = f"at least {low}" if low is not None else f"at most {high}"
+        return f"{text} {self.unit}" if self.unit else text
 
 
 def setting(

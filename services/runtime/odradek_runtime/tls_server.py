@@ -182,9 +182,9 @@ class TlsServer:
         entry = ("TLS handshake failed", self._name, reason)
         unlogged = self._refusals.admit(owner_of("", host), entry, monotonic_ms() / 1000)
         if unlogged is not None:
-            more: dict[str, Any] = {"not_logged_before": unlogged} if unlogged else {}
+            counts: dict[str, Any] = {"not_logged_before": unlogged} if unlogged else {}
             self._log.warning(
-                "TLS handshake failed", listener=self._name, host=host, reason=reason, **more
+                "TLS handshake failed", listener=self._name, host=host, reason=reason, **counts
             )
 
 

@@ -1,4 +1,4 @@
-"""A model of the transaction protocol. Every reachable state of it is visited.
+"""A model of the transaction protocol, all of whose reachable states are visited.
 
 The model is small: two partitions, two coordinators, one transactional id, two transactions. It contains none of the
 production code. It shows that the rules of the protocol suffice, and that each of them is needed: `explore` visits

@@ -208,8 +208,8 @@ async def _fetch(
 
 
 def _visible(read: ReadOutcome, position: int) -> list[tuple[int, int]]:
-    """Return the records of a response without those of aborted transactions, which the response lists, as
-    clients do.
+    """Return the records of a response without the records of aborted transactions, as clients do. The response lists
+    these transactions.
     """
     aborted = sorted(read.aborted or (), key=lambda item: item.first_offset)
     skipped: set[int] = set()

@@ -1,8 +1,8 @@
 """A hand-written codec of Fetch. An encoded response is a list of buffers, in which the records are not copied: they
 are the buffers that the log returned.
 
-Versions 4 to 18 are supported. Kafka's FetchRequest.json and FetchResponse.json define the fields; each of these
-versions added something:
+Versions 4 to 18 are supported. Kafka's FetchRequest.json and FetchResponse.json define the fields. These versions
+changed the messages:
 
     5   log start offsets
     7   sessions (KIP-227)

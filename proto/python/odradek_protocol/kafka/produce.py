@@ -143,7 +143,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
         topic_count, at = read_uvarint(body, at + 6)
         topics: list[tuple[TopicName | None, TopicId, list[tuple[int, memoryview | None]]]] = []
-        left = PARTITIONS_MAX - (topic_count - 1)
+        items_left = PARTITIONS_MAX - (topic_count - 1)
         since_step = 0
         for _ in range(_checked(topic_count - 1, end - at, 3)):
             if since_step >= PARTITIONS_A_STEP:
@@ -161,8 +161,8 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
                 name = TopicName(str(body[at:stop], "utf-8"))
                 at = stop
             partition_count, at = read_uvarint(body, at)
-            left -= partition_count - 1
-            if left < 0:
+            items_left -= partition_count - 1
+            if items_left < 0:
                 raise Malformed(f"the request has more than {PARTITIONS_MAX} topics and partitions")
             partitions: list[tuple[int, memoryview | None]] = []
             for _ in range(_checked(partition_count - 1, end - at, 6)):
@@ -211,7 +211,7 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
         acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(body, at)
         at += 10
         topics: list[tuple[TopicName | None, TopicId, list[tuple[int, memoryview | None]]]] = []
-        left = PARTITIONS_MAX - topic_count
+        items_left = PARTITIONS_MAX - topic_count
         since_step = 0
         for _ in range(_checked(topic_count, end - at, 6)):
             if since_step >= PARTITIONS_A_STEP:
@@ -225,8 +225,8 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
             name = TopicName(str(body[at:stop], "utf-8"))
             (partition_count,) = _INT32.unpack_from(body, stop)
             at = stop + 4
-            left -= partition_count
-            if left < 0:
+            items_left -= partition_count
+            if items_left < 0:
                 raise Malformed(f"the request has more than {PARTITIONS_MAX} topics and partitions")
             partitions: list[tuple[int, memoryview | None]] = []
             for _ in range(_checked(partition_count, end - at, 8)):
@@ -265,7 +265,8 @@ def encode_produce_response(
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> ByteBuffer:
     """Encode a Produce response. `endpoints` has the address of each leader that a partition names."""
-    # Any, because the C codec checks at run time that these are lists of plain tuples. Otherwise it returns None.
+    # Any, because the C codec checks at run time that these are lists of plain tuples, and returns None if they are
+    # not.
     produced: Any = topics
     usual = usual_produced(version, produced, throttle_ms) if not endpoints else None
     if usual is not None:

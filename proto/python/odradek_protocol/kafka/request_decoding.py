@@ -11,8 +11,8 @@ check the following:
   flexible cannot be larger). A topic name has at most `TOPIC_NAME_BYTES_MAX` bytes, except in requests whose response
   has an error code for a name that is too long (`_ANSWERS_LONG_NAMES`).
 - The tags of tagged fields must rise. A known tagged field must fill its size; unknown ones are skipped.
-- At most `TRAILING_BYTES_MAX` bytes may follow the message. They are ignored, as in Kafka, because librdkafka writes
-  four bytes for a null array that has one (Metadata of all topics), and writes the end of a message twice
+- At most `TRAILING_BYTES_MAX` bytes may follow the message. Such bytes are ignored, as in Kafka, because librdkafka
+  writes four bytes for a null array that has one (Metadata of all topics), and writes the end of a message twice
   (AlterUserScramCredentials).
 
 The decoders return objects of the classes in `messages`, with UUIDs as 16 raw bytes. The generated code is one flat

@@ -1,7 +1,8 @@
 """Functions that look up the values of configs. Controllers, brokers, the command line and REST use them.
 
-A topic config may be set for the topic. Otherwise it has the cluster's default, which is a config of the broker
-resource "" (all brokers); otherwise the built-in default. Both settings can be changed at run time.
+A topic config has the value that is set for the topic. If none is set, the config has the cluster's default, which is a
+config of the broker resource "" (all brokers). If that default is not set either, the config has its built-in default.
+The first two can be changed at run time.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class AlterConfigsResource:
 class AlterConfigsRequest:
     """Changes of the configs of several resources: a client's whole request, or one piece of a large request.
 
-    `repeated` has the resources that occur more than once in the whole request. It may be empty if this is the whole
-    request.
+    `repeated` has the resources that occur more than once in the whole request. `repeated` may be empty if this object
+    is the whole request.
     """
 
     resources: tuple[AlterConfigsResource, ...]

@@ -95,17 +95,19 @@ def settle(
         last = (lost_now - empty) or ({*state.replicas} - empty) or lost_now
         elr = _in_order(last, state.replicas)
         lost_now |= last
-    gone = _in_order({*state.lost, *lost_now}, state.replicas) if len(state.replicas) > 1 else ()
+    lost_after = (
+        _in_order({*state.lost, *lost_now}, state.replicas) if len(state.replicas) > 1 else ()
+    )
 
     leader = _keeps_leading(state.leader, isr, standing_of)
     if leader == NO_LEADER:
-        leader, isr, elr = _elect(state.replicas, isr, elr, gone, standing_of)
+        leader, isr, elr = _elect(state.replicas, isr, elr, lost_after, standing_of)
         # A leader with a standing below LIVE remains the leader unless a LIVE replica can be elected.
         if state.leader in isr and (leader == NO_LEADER or standing_of(leader) < Standing.LIVE):
             leader = state.leader
         if len(isr) >= min_insync_replicas:
             elr = ()
-    return difference(state, leader=leader, isr=isr, elr=elr, lost=gone)
+    return difference(state, leader=leader, isr=isr, elr=elr, lost=lost_after)
 
 
 def _split_isr(

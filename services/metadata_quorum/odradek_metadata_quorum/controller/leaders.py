@@ -1,9 +1,10 @@
 """Elections of leaders by command, elections of preferred leaders that balance the leaderships, and unclean elections.
 
 The preferred leader of a partition is its first replica. After a broker failed, the remaining brokers lead its
-partitions. `rebalance` moves these leaderships back: every `leader.imbalance.check.interval.seconds`, it does so for
-each broker of whose preferred partitions more than `leader.imbalance.per.broker.percentage` have another leader. A
-broker that was fenced several times gets its leaderships back only after a minute without fencing.
+partitions. `rebalance` moves these leaderships back: every `leader.imbalance.check.interval.seconds`, it counts for
+each broker the partitions whose preferred leader is this broker. If more than `leader.imbalance.per.broker.percentage`
+of them have another leader, the broker is elected leader of these. A broker that was fenced several times gets its
+leaderships back only after a minute without fencing.
 
 Unclean recovery (rule R22) is for a partition without a leader for which a clean election is impossible. Such a
 partition has no leader while a replica of its ISR or ELR that lost no bytes may return. In two cases the controller

@@ -86,7 +86,8 @@ def _registration_changes(
     working image, and may have lost bytes.
     """
     changes = []
-    # The directory ids of an unregistered broker are not stored. It may be another machine with the same broker id.
+    # The directory ids of an unregistered broker are not stored. This broker may be another machine with the same
+    # broker id.
     may_be_empty = before is None or not set(before.directory_ids) <= set(request.directory_ids)
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
@@ -261,8 +262,8 @@ def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
     """Remove the registration of a broker that will not start again. The broker must be fenced, so it leads no
     partition.
 
-    As in Kafka, partitions may still have replicas on this broker. But it must not have the only copy of acknowledged
-    records: if the broker came back, the controller could not tell its disk from an empty one.
+    As in Kafka, partitions may still have replicas on this broker. But the broker must not have the only copy of
+    acknowledged records: if the broker came back, the controller could not tell its disk from an empty one.
     """
     broker = work.image.brokers.get(broker_id)
     if broker is None:

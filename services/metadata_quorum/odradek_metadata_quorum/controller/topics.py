@@ -396,21 +396,21 @@ def _grow(
             " because that number determines the partition of each group or transactional id",
         )
     present = len(topic.partitions)
-    more = new.total_count - present
-    if more <= 0:
+    new_count = new.total_count - present
+    if new_count <= 0:
         raise _Refused(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {new.name} has {present} partitions; the new number must be larger, but is {new.total_count}",
         )
-    survey.check_count(new.name, more, present=present)
+    survey.check_count(new.name, new_count, present=present)
     first = topic.partitions[0]
     # During a move, `replicas` also has the replicas that the move removes.
     replication_factor = len(first.replicas) - len(first.removing)
     if new.assignments:
-        if len(new.assignments) != more:
+        if len(new.assignments) != new_count:
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{new.name}: {more} new partitions need {more} replica assignments,"
+                f"{new.name}: {new_count} new partitions need {new_count} replica assignments,"
                 f" not {len(new.assignments)}",
             )
         if any(len(replicas) != replication_factor for replicas in new.assignments):
@@ -421,7 +421,7 @@ def _grow(
             )
         assignments = _by_hand(work, new.name, new.assignments)
     else:
-        assignments = survey.placed(more, replication_factor, present=topic.partitions)
+        assignments = survey.placed(new_count, replication_factor, present=topic.partitions)
     survey.accept(new.name, assignments, validate_only=validate_only)
     if not validate_only:
         _write_partitions(work, topic.topic_id, present, assignments)

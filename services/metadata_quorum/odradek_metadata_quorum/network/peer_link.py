@@ -307,11 +307,11 @@ def voters_mismatch(message: Message, voters: str) -> str:
 
     Return "" if the sets are equal or the hello has no set of voters.
     """
-    theirs = message.get("voters", voters)
-    if theirs == voters:
+    peer_voters = message.get("voters", voters)
+    if peer_voters == voters:
         return ""
     return (
-        f"controller {message['node_id']} has the voters {theirs[:_VOTERS_TEXT_MAX]}, this controller has"
+        f"controller {message['node_id']} has the voters {peer_voters[:_VOTERS_TEXT_MAX]}, this controller has"
         f" {voters}: with different voters, two leaders could be elected. Set controller.quorum.voters of all"
         " controllers to the list that the majority has, and format the directory of each controller whose"
         " list was different"

@@ -4,8 +4,8 @@ pysyncobj decides when to start an election and which candidate has won. `Electi
 after the library, and adds these rules:
 
 - *Pre-vote* (Raft thesis 9.6): before a voter raises its term, it asks the other voters whether it could win an
-  election. If it could not, the other voters are not disturbed. A vote counts once for each term and voter. A voter
-  that may have lost its votes does not vote (`joining.py`).
+  election. If the voter could not win, the other voters are not disturbed. A vote counts once for each term and voter.
+  A voter that may have lost its votes does not vote (`joining.py`).
 - *Stickiness*: a voter that hears a leader does not consent to an election. If its connection to the leader broke, the
   voter waits a shorter time than after mere silence, because either the leader's process has ended or the connection is
   soon open again. If a majority still hears the leader, no election takes place.

@@ -96,8 +96,8 @@ _library.createJournal = lambda journal: journal
 
 
 class _Peer(int, Node):  # type: ignore[misc]  # pysyncobj has no types
-    """Another voter as an object of the library's class Node. It equals its id, so that the library's dicts can be used
-    with ids as keys.
+    """Another voter as an object of the library's class Node. The object equals its id, so that the library's dicts can
+    be used with ids as keys.
     """
 
     def __new__(cls, peer_id: int) -> _Peer:
@@ -246,8 +246,8 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 appendEntriesUseBatch=True,
                 appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
                 appendEntriesPeriod=heartbeat_s,
-                # `Elections` checks by itself whether a majority responds. The library's own check is off, because
-                # with it a leader may step down although responses have arrived that it has not read yet.
+                # `Elections` checks by itself whether a majority responds. The library's own check is off, because with
+                # that check a leader may step down although it has responses that it has not read yet.
                 leaderFallbackTimeout=math.inf,
                 commandsWaitLeader=False,
                 dynamicMembershipChange=False,

@@ -21,8 +21,8 @@ one of five voters is dead and one is wiped, the other three can vote. They are 
 failure until the dead voter is replaced or responds again.
 
 These rules assume that only a minority of voters is wiped at a time; otherwise Raft cannot be safe. An acknowledgement
-that the voter sent before it was wiped does not count any more once its first question has arrived, because a new
-connection from a voter closes the old one before the first message of the new connection is read.
+that the voter sent before it was wiped does not count any more once the voter's first question has arrived, because a
+new connection from a voter closes the old one before the first message of the new connection is read.
 """
 
 from __future__ import annotations

@@ -200,9 +200,9 @@ class Quorum:
                 f"a proposal of {len(payload)} bytes is above the limit of"
                 f" {settings.proposal_bytes_max} bytes: divide it"
             )
-        held = len(self._held) if self._held is not None else 0
+        held_count = len(self._held) if self._held is not None else 0
         if (
-            self._pending.count + held >= settings.pending_proposals_max
+            self._pending.count + held_count >= settings.pending_proposals_max
             or self._pending.payload_bytes + len(payload) > settings.pending_bytes_max
         ):
             raise QuorumOverloaded(

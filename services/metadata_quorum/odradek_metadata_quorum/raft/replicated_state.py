@@ -229,8 +229,8 @@ class ReplicatedState:
     def decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
         """Decode a snapshot. This runs on the thread for snapshots.
 
-        Return a function that replaces the state or, if decoding failed, raises the exception. It must be called on the
-        event loop.
+        Return a function that replaces the state or, if decoding failed, raises the exception. The caller must call the
+        function on the event loop.
         """
         try:
             return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)

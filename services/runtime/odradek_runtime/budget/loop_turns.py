@@ -43,12 +43,12 @@ class LoopTurns:
     async def turn(self, owner: str) -> None:
         """Wait until the owner may run its next piece of work."""
         loop = asyncio.get_running_loop()
-        mine: asyncio.Future[None] = loop.create_future()
-        self._order.wait(owner, mine)
+        ticket: asyncio.Future[None] = loop.create_future()
+        self._order.wait(owner, ticket)
         if not self._is_giving:
             self._is_giving = True
             loop.call_soon(self._give)
-        await mine
+        await ticket
 
     def spent(self, owner: str, seconds: float) -> None:
         """Charge the owner for the time in which its work kept the event loop busy."""

@@ -50,10 +50,10 @@ class Shares:
         An owner that uses nothing may take more than `owner_max` at once if the pool has that much free. Otherwise
         a single large request would be refused for ever.
         """
-        held = self._held.get(owner, 0)
+        used = self._held.get(owner, 0)
         if self.total + amount > self.total_max:
             return False
-        return held + amount <= self.owner_max or not held
+        return used + amount <= self.owner_max or not used
 
     def refusal(self, owner: str, amount: int, what: str) -> str | None:
         """Return an error text if the owner may not take this amount in addition, otherwise None.
@@ -62,9 +62,9 @@ class Shares:
         """
         if self.has_room(owner, amount):
             return None
-        held = self.of(owner)
-        if held and held + amount > self.owner_max:
-            return f"{owner} holds {held} of {self.owner_max} {what}: finish or close some first"
+        used = self.of(owner)
+        if used and used + amount > self.owner_max:
+            return f"{owner} holds {used} of {self.owner_max} {what}: finish or close some first"
         return f"{self.total} of {self.total_max} {what} are taken by all clients: try again later"
 
     def take(self, owner: str, amount: int) -> None:
