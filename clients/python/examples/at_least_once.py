@@ -1,8 +1,8 @@
-"""At least once: every order is shipped. If this program dies in between, some orders are processed again.
+"""At least once: every order is shipped. If this program dies before it commits, some orders are processed again.
 
 This is the usual way for work that may be repeated. Offsets are committed *after* the records were processed. After a
-restart, the program starts at the last committed offset, and processes later records again. Without explicit commits,
-`auto_commit` does the same at intervals.
+restart, the program starts at the last committed offset, so it processes again the records that it had not committed.
+Instead of explicit commits, `auto_commit` can commit the processed records at intervals.
 
     python at_least_once.py [TOPIC] [FILE]     appends a line to FILE for each order
 """
@@ -33,7 +33,10 @@ async def main(topic: str, path: str) -> None:
                 # Commit last, so that all committed records have been processed.
                 await consumer.commit()
             except OdradekError as error:
-                print(f"the next owner processes these records again: {error}", file=sys.stderr)
+                print(
+                    f"the partition's next owner processes these records again: {error}",
+                    file=sys.stderr,
+                )
 
 
 async def ship(shipped: int, order: bytes) -> None:

@@ -1,4 +1,4 @@
-"""At most once: each reminder is sent once or, if this program dies in between, not at all.
+"""At most once: each reminder is sent once or, if this program dies after the commit, not at all.
 
 This is for work that must not be repeated and may be skipped, such as reminders or samples. Offsets are committed
 *before* the records are processed. After a restart, the program continues after the last committed offset, whether or

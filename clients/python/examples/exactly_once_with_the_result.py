@@ -38,7 +38,7 @@ class Ledger:
         self._database.executescript(TABLES)
 
     def next_offset(self, partition: TopicPartition) -> int:
-        """Return the offset to continue at; 0 at first."""
+        """Return the offset of the first payment of the partition that is not applied yet."""
         row = self._database.execute(
             "SELECT next FROM offsets WHERE topic = ? AND part = ?",
             (partition.topic, partition.partition),
@@ -52,7 +52,9 @@ class Ledger:
             for record in records:
                 partition = TopicPartition(str(record.topic), record.partition)
                 if self.next_offset(partition) > record.offset:
-                    raise Overtaken(f"{partition} is past {record.offset}")
+                    raise Overtaken(
+                        f"the payment at offset {record.offset} of {partition} is applied"
+                    )
                 account, amount = record.value.decode().split()
                 self._database.execute(
                     "INSERT INTO balances VALUES (?, ?, 1) ON CONFLICT (account) DO UPDATE SET "

@@ -2,8 +2,8 @@
 
 This is for topics that may contain duplicates, for example because a service retried or a file was imported again. The
 id of an event (its key) and its effect are written in one transaction; an event whose id is already stored has no
-effect. Offsets are committed afterwards, as in at_least_once.py. If a commit is lost, events are read again, but change
-nothing.
+effect. Offsets are committed afterwards, as in at_least_once.py. If a commit is lost, events are read again, without a
+second effect.
 
     python idempotent_consumer.py [TOPIC] [DATABASE]     the key is the event's id, the value a number to add up
 """
@@ -66,7 +66,9 @@ async def main(topic: str, path: str) -> None:
             try:
                 await consumer.commit()
             except OdradekError as error:
-                print(f"the next owner reads these events again: {error}", file=sys.stderr)
+                print(
+                    f"the partition's next owner reads these events again: {error}", file=sys.stderr
+                )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ async def test_a_broker_that_was_just_stopped_is_waited_for(
     await wait_until_fenced(admin, 4, poll_s=0)
     assert admin.calls == 3
     told = capsys.readouterr()
-    assert told.err == "broker 4 still has a session: waiting up to 15 s for its end\n"
+    assert told.err == "broker 4 still has a session: waiting up to 15 s for the session to end\n"
     assert told.out == ""
 
 

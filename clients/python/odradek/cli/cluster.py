@@ -97,7 +97,7 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
 async def _free_bytes(client: Client) -> dict[int, int | None]:
     """Return the free bytes of each broker's file system, by broker id. The result is empty if the caller is not
-    authorized, or if the release of a broker cannot report them.
+    authorized, or if a broker runs a release that cannot report free bytes.
     """
     from odradek.errors import AuthorizationFailed, UnsupportedOperation
 
@@ -168,22 +168,22 @@ async def wait_until_fenced(
 
     The session of a broker that has stopped ends a few seconds later. A broker that still runs stays unfenced.
     """
-    is_told = False
+    is_reported = False
     deadline_s = time.monotonic() + wait_s_max
     while _is_unfenced(await admin.describe_cluster(), broker_id):
         if time.monotonic() + poll_s > deadline_s:
             return
-        if not is_told:
+        if not is_reported:
             say(
-                f"broker {broker_id} still has a session: waiting up to {wait_s_max:.0f} s for its end",
+                f"broker {broker_id} still has a session: waiting up to {wait_s_max:.0f} s for the session to end",
                 is_error=True,
             )
-        is_told = True
+        is_reported = True
         await asyncio.sleep(poll_s)
 
 
 def _is_unfenced(cluster: ClusterDescription, broker_id: int) -> bool:
-    return any(one.broker_id == broker_id and not one.is_fenced for one in cluster.brokers)
+    return any(b.broker_id == broker_id and not b.is_fenced for b in cluster.brokers)
 
 
 @app.command()
@@ -369,8 +369,8 @@ async def _nothing() -> None:
 
 
 async def _hanging_findings(admin: Admin) -> HangingFindings | None:
-    """Return the transactions that hang or lost a marker. None: a broker did not respond, or its release cannot report
-    them.
+    """Return the transactions that hang or lost a marker. None: a broker did not respond, or runs a release that cannot
+    report such transactions.
     """
     from odradek.errors import OdradekError
 
@@ -384,10 +384,11 @@ async def _hanging_findings(admin: Admin) -> HangingFindings | None:
 def _transaction_problems(findings: HangingFindings | None) -> Iterator[str]:
     if findings is None:
         return
-    for old in [old for old in findings.transactions if old.hangs][:NAMED_MAX]:
+    hanging = [transaction for transaction in findings.transactions if transaction.hangs]
+    for transaction in hanging[:NAMED_MAX]:
         yield (
-            f"{old.partition}: the transaction of producer {old.producer_id} from offset {old.first_offset} hangs and"
-            " keeps read_committed consumers from reading on: end it with"
+            f"{transaction.partition}: the transaction of producer {transaction.producer_id} from offset"
+            f" {transaction.first_offset} hangs and keeps read_committed consumers from reading on: end it with"
             " `odradek transaction find-hanging --abort`"
         )
     for incident in findings.incidents[-NAMED_MAX:]:
@@ -474,8 +475,8 @@ def _shared_by_replicas(
     if sharing:
         named = ", ".join(sharing[:3]) + (", ..." if len(sharing) > 3 else "")
         yield (
-            f"{len(sharing)} partitions ({named}) have two replicas on one host while other hosts have"
-            " none: `odradek cluster spread --over` with all brokers moves them apart"
+            f"{len(sharing)} partitions ({named}) have two replicas on one host although other hosts"
+            " have none: `odradek cluster spread --over` with all brokers distributes the replicas"
         )
 
 

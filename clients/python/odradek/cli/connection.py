@@ -1,9 +1,9 @@
 """How the commands connect to a cluster.
 
-Connection properties have Kafka's names; the PEM files, for which Kafka has no name, have librdkafka's. The value of a
-property comes from an option before the command, else from an environment variable (ODRADEK_SASL_USERNAME for
-`sasl.username`), else from a properties file. The file is the one that --config or ODRADEK_CONFIG names, or
-~/.config/odradek/client.properties if that exists. On a terminal, the user is prompted for a missing password.
+Connection properties have Kafka's names. Kafka has no names for PEM files, so the names of those are librdkafka's. The
+value of a property comes from an option before the command, else from an environment variable (ODRADEK_SASL_USERNAME
+for `sasl.username`), else from a properties file. --config or ODRADEK_CONFIG names this file; without them, it is
+~/.config/odradek/client.properties, if that exists. On a terminal, the user is prompted for a missing password.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def remember(
     """Store the options given before the command, and read the properties file. `open_client` uses both."""
     _from_file.clear()
     _from_file.update(_read(config))
-    # The --bootstrap option of each command has an environment variable as its default. A value from before the command
-    # or from the file is therefore stored in that variable.
+    # The default of each command's --bootstrap option is an environment variable. An address that was given before the
+    # command, or in the properties file, is therefore stored in that variable.
     if bootstrap is not None:
         os.environ[BOOTSTRAP_VARIABLE] = bootstrap
     elif "bootstrap.servers" in _from_file:
@@ -274,7 +274,7 @@ def with_client(
     """Connect, await `work` with the client, and close the client. Errors of the SDK are raised to the caller.
 
     If the command takes longer than PATIENCE_S, it prints once what it waits for. A command with `is_quick=False` waits
-    for records or reports its own progress, so this message is limited to the time before it is connected. SIGTERM ends
+    for records or reports its own progress, so it prints this message only if it is not connected by then. SIGTERM ends
     the command as Ctrl-C does: its records are flushed, and its consumers leave their groups.
     """
     import asyncio
@@ -309,7 +309,7 @@ def with_client(
 @cache
 def _runner() -> asyncio.Runner:
     """Return the one event loop for all connections of this process. A second loop would fail, because gRPC keeps using
-    the first one even after it is closed.
+    the first loop even after that is closed.
     """
     import asyncio
     import atexit
@@ -432,7 +432,7 @@ def _complete(
     """Return the names in the cluster that begin with `incomplete`; an empty list if the cluster does not respond
     within COMPLETION_S_MAX.
 
-    The shell calls this between two key strokes, so nothing is printed and no password is prompted for.
+    The shell calls this function while the user types, so it prints nothing and prompts for no password.
     """
     import asyncio
     import io

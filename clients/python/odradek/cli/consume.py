@@ -145,8 +145,8 @@ def consume(
         bool,
         typer.Option(
             "--read-committed",
-            help="Skip records of aborted transactions, and print those of a transaction only once it is committed"
-            " (isolation.level=read_committed).",
+            help="Skip records of aborted transactions, and print the records of other transactions only after their"
+            " commit (isolation.level=read_committed).",
         ),
     ] = False,
     group: Annotated[
@@ -193,7 +193,7 @@ def consume(
         client: Client, consumer: Consumer, topics: list[str]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Return the start offset and the stop offset of each partition. A partition without a stop offset is read
-        on and on.
+        without end.
         """
         partitions = await chosen_partitions(client, topics, partition)
         consumer.assign(partitions)
@@ -230,7 +230,7 @@ def consume(
         }
         if group is not None:
             arguments["group"] = group
-            # Ends the command if a topic does not exist. A group member would wait for that topic for ever.
+            # This call ends the command if a topic does not exist. A group member would wait for that topic for ever.
             await chosen_partitions(client, topics, None)
         async with (
             _explained(client, topics, group, progress) as waits_for,
@@ -312,7 +312,7 @@ def consume(
 
 
 class _Waits:
-    """Explains why an `odradek consume` prints nothing at the moment."""
+    """Explains why `odradek consume` prints nothing at the moment."""
 
     def __init__(
         self, client: Client, topics: list[str], group: str | None, progress: Progress

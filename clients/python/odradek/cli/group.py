@@ -126,7 +126,7 @@ def known_lag(
 ) -> int | None:
     """Return the lag of a group in records, over the partitions whose end offsets are known.
 
-    The result is None if `offsets` is None, or if no end offset of a committed partition is known.
+    The result is None if `offsets` is None, or if no partition with a committed offset has a known end offset.
     """
     if offsets is None or (offsets and offsets.keys().isdisjoint(ends)):
         return None
@@ -328,8 +328,8 @@ def seek(
     print_rows(
         rows,
         output,
-        empty=f"group {from_group or group} has no committed offsets: check its name, or commit first offsets"
-        " with --topic NAME and --to or --since",
+        empty=f"group {from_group or group} has no committed offsets: check its name, or choose partitions"
+        " with --topic NAME, and their first offsets with --to or --since",
     )
     if not rows:
         raise typer.Exit(1)
@@ -394,7 +394,7 @@ def delete(
 ) -> None:
     """Delete groups with their committed offsets.
 
-    A group that has members is not deleted: stop them first.
+    A group that has members is not deleted: stop the members first.
     """
 
     async def describe_all(client: Client) -> list[dict[str, Any]]:
@@ -442,7 +442,7 @@ def offset_delete(
 ) -> None:
     """Delete the committed offsets of a group in one topic.
 
-    They are not deleted while a member of the group is subscribed to the topic.
+    The offsets are not deleted while a member of the group is subscribed to the topic.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
 """If one of these options follows `odradek quorum`, a controller is run. Otherwise a subcommand such as status follows.
 """
 
-# Without this, gRPC writes its own log lines into a command's output, although the SDK's errors report the same
+# Without this setting, gRPC writes its own log lines into a command's output, although the SDK's errors report the same
 # problems. gRPC reads the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -193,9 +193,8 @@ class Commands(Mapping[str, Any]):
         module, _, attribute = source.partition(":")
         command = getattr(importlib.import_module(f"odradek.cli.{module}"), attribute)
         single = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-        single.callback()(
-            lambda: None
-        )  # Typer builds a group only from an app that has a callback.
+        # Typer builds a group only from an app that has a callback.
+        single.callback()(lambda: None)
         epilog = _examples(name) if name in EXAMPLES else None
         if isinstance(command, typer.Typer):
             single.add_typer(command, name=name, epilog=epilog)

@@ -2,7 +2,7 @@
 
 The command reports a verdict for every setting in the file:
     kept         Odradek has a setting with the same name and meaning
-    translated   the setting is written in another form, which the note names
+    translated   the setting is written in another form, which the note shows
     command      the setting is a config of the whole cluster; a printed command sets it once the cluster runs
     inert        Odradek has no such setting and needs none
     unsupported  the setting asks for something that Odradek does not have; the note says what to do instead
@@ -241,7 +241,7 @@ class _Import:
         self._plan.files = {role: {} for role in _roles(given)}
 
     def plan(self) -> Plan:
-        """Translate all settings and return the plan. To be called once."""
+        """Translate all settings and return the plan. Call this method only once."""
         self._translate_controllers()
         self._translate_listeners()
         self._translate_directories()
@@ -263,16 +263,17 @@ class _Import:
         roles = [role for role in self._plan.files if name in self._names[role]]
         config = BROKER_CONFIGS.get(name)
         if config is not None and config.is_cluster_wide and CONTROLLER in roles:
-            roles = [
-                CONTROLLER
-            ]  # At its first start, the controller sets the config for the cluster.
+            # At its first start, the controller sets the config for the cluster.
+            roles = [CONTROLLER]
         elif config is not None and config.is_cluster_wide and BROKER in roles and _is_shared(name):
             roles = []
         if config is not None and not roles:
             assignment = shlex.quote(f"{name}={value}")
             self._plan.commands.append(f"odradek cluster config --set {assignment}")
             self._say(
-                name, "command", "this is a config of the whole cluster, which the command sets"
+                name,
+                "command",
+                "the setting is a config of the whole cluster: run the printed command once the cluster runs",
             )
         elif roles:
             for role in roles:
@@ -306,7 +307,9 @@ class _Import:
             for name, value in zip(named, values, strict=True):
                 if value:
                     self._say(
-                        name, "unsupported", "ids are missing: give --voters ID@HOST:PORT,..."
+                        name,
+                        "unsupported",
+                        "the ids of the controllers are missing: give --voters ID@HOST:PORT,...",
                     )
             self._remaining.pop("zookeeper.connect", None)
             return
@@ -405,8 +408,8 @@ _ORDER: Final = ("unknown", "unsupported", "command", "translated", "inert", "ke
 
 
 def _is_shared(name: str) -> bool:
-    """Return whether all brokers should have the same value of this config. A value in the file of one broker could
-    then conflict with that of another broker.
+    """Return whether all brokers should have the same value of this config. If it were set in the file of one broker,
+    the value could conflict with the value in another broker's file.
     """
     return name in ("min.insync.replicas", "unclean.leader.election.enable")
 
@@ -529,7 +532,8 @@ def _print_next_steps(plan: Plan, directory: Path) -> None:
         )
     for role in plan.files:
         print(
-            f"{_PROCESSES[role]} --config {directory / _FILES[role]} --check   # then without --check"
+            f"{_PROCESSES[role]} --config {directory / _FILES[role]} --check"
+            "   # checks the settings; then run it without --check"
         )
     for command in plan.commands:
         print(f"{command}   # once the cluster runs")

@@ -169,7 +169,7 @@ class MoveProgress:
         self._copied_at_start: int | None = None
 
     def update(self, moves: Iterable[Reassignment], now_s: float) -> None:
-        """Update the progress. `moves` are all moves that have not ended; a move that is missing in it has ended."""
+        """Update the progress. `moves` are all moves that are in progress. A move that is not in `moves` has ended."""
         self._now_s = now_s
         self._in_progress.clear()
         for move in moves:

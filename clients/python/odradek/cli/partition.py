@@ -162,8 +162,8 @@ def elect(
 ) -> None:
     """Make preferred replicas the leaders of their partitions.
 
-    This balances leaders after a restart of brokers. The preferred replica is the first in a partition's list of
-    replicas. Partitions that already have this leader are not changed.
+    Use this command to balance leaders after brokers have restarted. The preferred replica is the first in a
+    partition's list of replicas. Partitions that already have this leader are not changed.
     """
 
     async def plan(client: Client) -> list[dict[str, Any]]:
@@ -256,8 +256,8 @@ def set_replicas(
 ) -> None:
     """Change the replication factor of a topic.
 
-    New replicas are placed on hosts and racks without a replica of the partition if possible, and there on the brokers
-    with the fewest replicas. When the factor is lowered, replicas that are out of sync are removed first.
+    New replicas are placed on hosts and racks without a replica of the partition if possible; among those, the brokers
+    with the fewest replicas are chosen. When the factor is lowered, replicas that are out of sync are removed first.
     """
 
     async def plan(client: Client) -> MovePlan:
@@ -323,7 +323,8 @@ def reassign(
         is_valid = False
     if not is_valid:
         fail(
-            f'{file}: write {{"partitions": [{{"topic": "orders", "partition": 0, "replicas": [1, 2]}}]}}',
+            f"{file} does not have the form"
+            f' {{"partitions": [{{"topic": "orders", "partition": 0, "replicas": [1, 2]}}]}}',
             status=EXIT_USAGE,
         )
 
@@ -342,10 +343,10 @@ def reassign(
 
 
 async def _plan_of(client: Client, after: dict[tuple[str, int], tuple[int, ...]]) -> MovePlan:
-    """Return the plan that gives these partitions these replicas. Partitions that already have them are not in the
-    plan.
+    """Return the plan that gives these partitions these replicas. The plan does not contain partitions that already
+    have their replicas.
 
-    An unknown partition or broker ends the command with an error, so that either the whole plan begins or nothing.
+    An unknown partition or broker ends the command with an error, so that either all moves begin or none.
     """
     from odradek.partitions import TopicPartition
 

@@ -55,7 +55,8 @@ def broker(
     status_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT")] = None,
 ) -> None:
     """Run a broker in the foreground, or several with --processes."""
-    # `python -m odradek_broker --help` prints the help of this command, so it also describes these two options.
+    # These two options have no help texts, because `python -m odradek_broker --help` prints the help of this command,
+    # and describes them.
     if processes == 1 and status_port is None:
         run_module("odradek_broker", "server", context.args)
     if missing := what_is_missing("odradek_broker", "server"):
@@ -193,7 +194,7 @@ def dev(
 
 @contextlib.contextmanager
 def explained(cluster: EmbeddedCluster) -> Iterator[None]:
-    """Print every PATIENCE_S which processes are still starting, until the block ends."""
+    """Until the block ends, print after each PATIENCE_S seconds which processes are still starting."""
     is_done = threading.Event()
 
     def explain() -> None:

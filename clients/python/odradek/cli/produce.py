@@ -44,12 +44,12 @@ _CHUNKS_WAITING_MAX: Final = 4
 
 
 async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
-    """Yield lists of lines until the end of the file. Each list has the lines that arrived since the last one, without
-    line ends. Raises RecordTooLarge for a line longer than `line_bytes_max`, and OSError.
+    """Yield lists of lines until the end of the file. Each list has the lines that arrived since the previous list,
+    without line ends. Raises RecordTooLarge for a line longer than `line_bytes_max`, and OSError.
 
-    Reading blocks, so a thread reads, and earlier lines are sent while a user types the next one. The thread is a
-    daemon, because a terminal may never return another line. The thread uses `os.read`, because a read of `sys.stdin`
-    would hold a lock that the interpreter needs to exit.
+    A read blocks until input arrives. It runs in a thread, so that earlier lines are sent while a user types the next.
+    The thread is a daemon, because a terminal may never return another line. The thread uses `os.read`, because a read
+    of `sys.stdin` would hold a lock that the interpreter needs to exit.
     """
     import asyncio
     from concurrent.futures import CancelledError
@@ -198,7 +198,7 @@ def produce(
         )
     if key_field is not None and (is_json or key_separator is not None):
         fail(
-            "--key-field cannot be used together with --json or -k: choose one way to name the key",
+            "--key-field cannot be used together with --json or -k: choose one source for the key",
             status=EXIT_USAGE,
         )
     if repartition and (not is_json or partition is not None):

@@ -85,7 +85,7 @@ def list_features(
 ) -> None:
     """Show the level of each feature.
 
-    The output also has the levels that all brokers and controllers support, and the nodes that prevent a higher level.
+    The output also shows the levels that all processes support, and which nodes prevent a higher level.
     """
 
     async def work(client: Client) -> list[FeatureDescription]:

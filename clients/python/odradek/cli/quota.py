@@ -222,8 +222,8 @@ def _entity(
     entity = {kind: None if name == DEFAULT else name for kind, name in named.items() if name}
     if not entity and not is_filter:
         fail(
-            "choose whom the quota applies to with --user, --client-id, both, or --ip; the name DEFAULT stands for all"
-            " without their own quota",
+            "choose whom the quota applies to with --user, --client-id, both, or --ip; the name DEFAULT stands for"
+            " all users, client ids or addresses without their own quota",
             status=EXIT_USAGE,
         )
     if "ip" in entity and len(entity) > 1:

@@ -48,7 +48,7 @@ class InputRecord:
 
 
 def shown(data: bytes, encoding: Encoding) -> str | None:
-    """Return bytes as text in this encoding; None if the bytes are not valid in it."""
+    """Return bytes as text in this encoding; None if they are not valid in the encoding."""
     try:
         match encoding:
             case "hex":

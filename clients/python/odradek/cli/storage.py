@@ -1,4 +1,4 @@
-"""`odradek storage` and `odradek tls`: change data directories and certificates while no server process does."""
+"""`odradek storage` and `odradek tls`: change data directories and certificates, without a connection to a cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def format_directory(
         str,
         typer.Option(
             metavar="ID@HOST:PORT,...",
-            help="All controllers (the setting controller.quorum.voters), the same list on every one of them.",
+            help="All controllers (the setting controller.quorum.voters). Every controller needs the same list.",
         ),
     ],
     cluster_id: Annotated[
@@ -100,11 +100,11 @@ def strays(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List or remove stray logs, which the metadata does not contain.
+    """List or remove stray logs.
 
     A broker sets a log aside as a stray if the cluster's metadata has no such topic, or no replica of the partition on
-    this broker, although no record in the metadata deleted it. If the metadata contains the replica again later, the
-    broker uses the log again. The broker may be running.
+    this broker, although no record in the metadata deleted the topic or replica. If the metadata contains the replica
+    again later, the broker uses the log again. The broker may be running.
     """
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)
@@ -143,7 +143,7 @@ def adopt_metadata(
         str,
         typer.Option(
             metavar="ID",
-            help="Id of the metadata log that the broker shall follow. A broker that refuses to start prints this id in"
+            help="Id of the metadata log that the broker must follow. A broker that refuses to start prints this id in"
             " its error. none: the broker follows the first metadata log that a controller sends.",
         ),
     ],
@@ -223,7 +223,7 @@ def issue(
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="Host name or IP address at which clients and nodes reach the owner. Repeatable.",
+            help="Host name or IP address of the node that will use the certificate. Repeatable.",
         ),
     ] = None,
     directory: Directory = Path("tls"),
@@ -246,8 +246,8 @@ def renew(
     ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Replace a certificate and its key by new ones with the same names. Running processes load them without a
-    restart.
+    """Replace a certificate and its key by new ones with the same names. Running processes load the new files
+    without a restart.
     """
     certificate, key = _authority(directory).renew(name, days=days)
     print_facts({"certificate": certificate, "key": key}, output)

@@ -235,8 +235,8 @@ class Screen:
 async def look(client: Client) -> Look:
     """Read the state of the whole cluster. The state of processes that do not respond is left out.
 
-    Without an active controller, leaders and coordinators do not serve reads. They get no requests then, because each
-    request would only end at its timeout.
+    Without an active controller, leaders and coordinators do not serve reads. This function then sends them no
+    requests, because each request would end only at its timeout.
     """
     import asyncio
 

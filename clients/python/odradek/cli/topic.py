@@ -299,7 +299,7 @@ def trim(
     print_rows(rows, output, empty="there are no records to delete")
     if dry_run or not rows:
         return
-    # Compaction and transaction markers leave offsets without records, so this is an upper limit.
+    # Compaction and transaction markers leave offsets without records, so this number of records is an upper limit.
     confirm(
         f"Delete up to {sum(row['records'] for row in rows):,} records of {name}?",
         is_confirmed=yes,

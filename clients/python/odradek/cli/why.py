@@ -66,7 +66,7 @@ def why(
             min=0.1,
             max=600,
             metavar="SECONDS",
-            help="Watch a group that is behind for this long, to see whether it reads.",
+            help="How long to watch a group that is behind, to see whether it makes progress.",
         ),
     ] = 2.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -140,7 +140,7 @@ class _Examination:
         self._controllers_error = ""
 
     async def causes(self, name: str) -> tuple[list[str], list[Cause]]:
-        """Return what `name` is, in words (a name may be several things), and everything that is wrong with it."""
+        """Return what `name` stands for, in words (it may be both a topic and a group), and what is wrong there."""
         from odradek.admin.causes import (
             broker_causes,
             cluster_causes,
@@ -199,7 +199,8 @@ class _Examination:
                 " list`, `odradek group list`, `odradek transaction list` or `odradek cluster info`",
                 status=EXIT_USAGE,
             )
-        # Problems of the controllers are reported even if the partition works, because its next failure would stop it.
+        # Problems of the controllers are reported even if everything that was examined works, because the next
+        # failure of a broker would need a new leader, and only the controllers can elect one.
         causes += [cause for cause in quorum_causes(look) if cause not in _within(causes)]
         return subjects, causes + unseen(look)
 
@@ -336,11 +337,10 @@ class _Examination:
         return probe
 
     async def _group(self, name: str, *, is_certain: bool) -> GroupLook | None:
-        """Describe a group and its progress, for which its offsets are read twice. Returns None if there is no such
-        group.
+        """Describe a group, and read its offsets twice to measure its progress. Returns None if there is no such group.
 
-        `is_certain` means that no topic and no broker has this name. If the coordinator does not respond, the name is
-        then taken to be a group's, and the error is reported.
+        `is_certain` means that no topic and no broker has this name. In this case, if the coordinator does not respond,
+        the name is taken to be a group's, and the error is reported.
         """
         import asyncio
         import time
@@ -386,8 +386,8 @@ class _Examination:
         """Describe a transactional id. If its transaction is decided, describe it again after some seconds. Returns
         None if the id does not exist.
 
-        `is_certain` means that no topic, group or broker has this name. If the coordinator does not respond, the name
-        is then taken to be a transactional id, and the error is reported.
+        `is_certain` means that no topic, group or broker has this name. In this case, if the coordinator does not
+        respond, the name is taken to be a transactional id, and the error is reported.
         """
         import asyncio
         import time
