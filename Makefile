@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s:\n", substr($$0, 5) } /^[a-z-]+:.*##/ { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Refuses an old Python with the way out; a .venv that is half made, of an old Python or of another checkout is made again.
+# Stops with a remedy if Python is too old. A .venv that is incomplete, has an old Python or belongs to another checkout is made again.
 define PREPARE
 command -v $(PYTHON) >/dev/null || { echo "Odradek needs Python 3.11 or newer, and there is no $(PYTHON): make install PYTHON=/path/to/python3.11"; exit 1; }
 $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Odradek needs Python 3.11 or newer, $(PYTHON) is %d.%d: make install PYTHON=python3.11" % sys.version_info[:2])' || exit 1
@@ -66,7 +66,7 @@ test-long: $(STAMP) ## Run what takes an hour: 20 rounds of kills, 10^6 fuzz cas
 	$(BIN)/python -m tests.sim --seeds 500
 	$(BIN)/python -m tests.sim.transactions --seeds 500
 
-test-kubernetes: $(STAMP) ## Run the manifests on a real Kubernetes that is built and started here (root, Go, half an hour)
+test-kubernetes: $(STAMP) ## Run the manifests on a real Kubernetes, built and started on this machine (root, Go, half an hour)
 	$(BIN)/python -m pytest -q -s -rs tests/e2e/kubernetes
 
 scenario-table: $(STAMP) ## Run every client in every scenario, and write the table in docs/clients.md
@@ -76,7 +76,7 @@ sim: $(STAMP) ## Run the cluster simulator alone (SEEDS=100 TRANSACTION_SEEDS=20
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 	$(BIN)/python -m tests.sim.transactions --seeds $(or $(TRANSACTION_SEEDS),20)
 
-fuzz-codec: $(STAMP) ## Fuzz the C codec by libFuzzer under its sanitizers, then damage batches: SECONDS=300 CASES=1000000 SEED=0
+fuzz-codec: $(STAMP) ## Fuzz the C codec with libFuzzer and sanitizers, then decode damaged batches: SECONDS=300 CASES=1000000 SEED=0
 	! command -v apt-get >/dev/null || .ci/packages clang-19 libclang-rt-19-dev
 	$(BIN)/python -m tests.unit.protocol.libfuzzer $(or $(SECONDS),300)
 	$(BIN)/python -m tests.unit.protocol.asan $(or $(CASES),1000000) $(or $(SEED),0)

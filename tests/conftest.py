@@ -31,14 +31,15 @@ os.environ.setdefault(
     "ODRADEK_COMPILED_CACHE", str(Path(__file__).parents[1] / "build/compiled-cache")
 )
 
-# A first example pays for imports, and machines are shared: time is pytest-timeout's business.
+# hypothesis has no deadline, because a first example includes imports, and other work may slow the machine down.
+# pytest-timeout limits the time of each test.
 settings.register_profile("odradek", deadline=None)
 settings.load_profile("odradek")
 
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Reset what commands that run in this process change: log levels, and the handler of a service's events, which
+    """Reset the log levels and remove the log handler that commands set when they run in this process. The handler
     would write to a stream that its test has closed.
     """
     root, sdk = logging.getLogger(), logging.getLogger("odradek")
@@ -117,7 +118,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run if tests were left out and the options forbid that."""
+    """Fail the run if tests were left out and ODRADEK_TESTS_LEAVE_OUT_NOTHING is set."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not os.environ.get(LEAVE_OUT_NOTHING) or session.exitstatus != 0:
         return

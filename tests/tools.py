@@ -110,10 +110,11 @@ TOOLS: Final[dict[str, Tool]] = {
         "apt-get install maven openjdk-17-jdk-headless",
     ),
     "kubectl": Tool(
-        _command("kubectl"), "python3 deploy/k8s/install_kubectl.py DIRECTORY, and that into PATH"
+        _command("kubectl"),
+        "python3 deploy/k8s/install_kubectl.py DIRECTORY, and add DIRECTORY to PATH",
     ),
     "helm": Tool(
-        _command("helm"), "go install helm.sh/helm/v3/cmd/helm@v3.18.6, and its folder into PATH"
+        _command("helm"), "go install helm.sh/helm/v3/cmd/helm@v3.18.6, and add Go's bin to PATH"
     ),
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
     "pseudo-terminals": Tool(_has_terminals, "mount -t devpts devpts /dev/pts"),
