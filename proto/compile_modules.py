@@ -104,8 +104,7 @@ def compile_modules(target: Path, python: str = sys.executable) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (kept / PACKAGE.name).exists():
             _compile(kept, python)
-    shutil.rmtree(target / PACKAGE.name, ignore_errors=True)
-    shutil.copytree(kept / PACKAGE.name, target / PACKAGE.name)
+    place(kept / PACKAGE.name, target)
 
 
 def _compile(target: Path, python: str) -> None:
@@ -113,14 +112,29 @@ def _compile(target: Path, python: str) -> None:
         command = [sys.executable, __file__, "--build", directory, python]
         roots = os.pathsep.join(str(ROOT / root) for root in TYPES_FROM)
         subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"MYPYPATH": roots})
-        fresh = Path(directory, "package")
+        fresh = Path(directory, "package", PACKAGE.name)
         shutil.copytree(
             PACKAGE, fresh, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
         )
         shutil.copytree(Path(directory, "lib", PACKAGE.name), fresh, dirs_exist_ok=True)
-        shutil.rmtree(target / PACKAGE.name, ignore_errors=True)
-        shutil.copytree(fresh, target / f"{PACKAGE.name}.new")
-        Path(target, f"{PACKAGE.name}.new").rename(target / PACKAGE.name)
+        place(fresh, target)
+
+
+def place(package: Path, target: Path) -> None:
+    """Copy a package into the directory `target`, where it replaces an earlier copy.
+
+    A copy appears whole or not at all, whenever this process is killed: the package is copied under another name and
+    renamed. Processes that place a package into the same directory wait for each other.
+    """
+    with (target / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in target.glob(f"{package.name}.*"):  # of a process that was killed
+            shutil.rmtree(left)
+        shutil.copytree(package, target / f"{package.name}.new")
+        if (target / package.name).exists():
+            (target / package.name).rename(target / f"{package.name}.old")
+        (target / f"{package.name}.new").rename(target / package.name)
+        shutil.rmtree(target / f"{package.name}.old", ignore_errors=True)
 
 
 def fingerprint() -> str:
@@ -168,6 +182,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--build"]:
         _build(Path(sys.argv[2]), sys.argv[3])
     else:
-        place = Path(sys.argv[1]).resolve()
-        compile_modules(place, *sys.argv[2:3])
-        print(f"PYTHONPATH={place}")
+        directory = Path(sys.argv[1]).resolve()
+        compile_modules(directory, *sys.argv[2:3])
+        print(f"PYTHONPATH={directory}")
