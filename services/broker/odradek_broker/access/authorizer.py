@@ -156,7 +156,8 @@ class AclAuthorizer:
         if WILDCARD in names:
             names.discard(WILDCARD)
             names.add("\0")  # no literal entry has this name, so only entries for `*` match it
-        # A DENY entry for the literal name that equals a prefix does not refuse longer names, so a longer one is tried.
+        # A literal DENY entry for a name that equals a prefix does not refuse longer names. Therefore a longer name
+        # with the prefix is checked.
         names.update(f"{prefix}\0" for prefix in self._prefixed.get(resource_type, ([], {}))[0])
         return any(self.allows(principal, host, operation, resource_type, name) for name in names)
 
@@ -177,8 +178,8 @@ class AclAuthorizer:
         ]
         prefixes, by_prefix = self._prefixed.get(resource_type, ([], {}))
         # A prefix sorts before all names that begin with it. Walk back through the sorted prefixes from the position of
-        # the name. A prefix that does not match is skipped, with all prefixes that are longer than its common part
-        # with the name.
+        # the name. After a prefix that does not match, continue at the characters that this prefix and the name have in
+        # common, because no prefix in between can match.
         at = bisect_right(prefixes, name)
         while at:
             candidate = prefixes[at - 1]

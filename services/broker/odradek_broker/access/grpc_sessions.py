@@ -46,7 +46,7 @@ class GrpcSession:
 
 
 class GrpcSessions:
-    """All sessions of one broker. It is used only on the event loop."""
+    """All gRPC sessions of one broker, used only on the event loop."""
 
     def __init__(
         self,

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 class Logins:
-    """Logins by SASL over Kafka and gRPC. A login that a client repeats on its connection counts again.
+    """The numbers of SASL logins over Kafka and gRPC. If a client logs in again on its connection, the login counts
+    again.
 
-    The mechanism of a login that chose none, or one that the listener does not offer, is "".
+    The mechanism is "" if the client chose no mechanism, or one that the listener does not offer.
     """
 
     def __init__(self) -> None:

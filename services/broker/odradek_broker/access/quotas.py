@@ -22,8 +22,8 @@ class TokenBucket:
     """A token bucket. A client that exceeds its rate is delayed, not refused (KIP-13).
 
     A bucket holds at most `rate * burst_s` tokens, and `rate` tokens are added each second. The client may take more
-    tokens than there are: the number becomes negative, and the client has to wait until it is zero again. Times are
-    monotonic seconds. Tokens are bytes, ms or another unit that a quota counts.
+    tokens than there are: the number of tokens becomes negative, and the client has to wait until the number is zero
+    again. Times are monotonic seconds. Tokens are bytes, ms or another unit that a quota counts.
     """
 
     __slots__ = ("_at_s", "_burst_s", "_rate", "_tokens")
@@ -73,7 +73,7 @@ FETCH_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_RATE: Final = "connection_creation_rate"
-BURST_S: Final = 10.0  # as in Kafka, whose window has 10 whole samples of 1 s and the current one
+BURST_S: Final = 10.0  # as in Kafka: its window has 10 complete samples of 1 s and the current one
 WAIT_MS_MAX: Final = 30_000
 BUCKETS_MAX: Final = 20_000
 
@@ -81,7 +81,7 @@ _NOTHING: Final[Mapping[str, float]] = {}
 
 
 class Quotas:
-    """The client quotas of one broker. It is used only on the event loop."""
+    """The client quotas of one broker, used only on the event loop."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

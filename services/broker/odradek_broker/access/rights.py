@@ -29,7 +29,9 @@ class Guard(NamedTuple):
     rpc: str | None
 
     def resource_name(self, request: object) -> str:
-        """Return the name of the resource. In both protocols, a request about one group has its name in `group_id`."""
+        """Return the name of the resource. In both protocols, a request about one group has the group's name in
+        `group_id`.
+        """
         if self.resource_type is ResourceType.CLUSTER:
             return CLUSTER_NAME
         name: str = getattr(request, "group_id")  # noqa: B009  (the messages share no type)
@@ -260,7 +262,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def needs_of(method: str, request: Any) -> Iterable[Need]:
-    """Return the needs of a gRPC request. A method without an entry in a table is refused to every caller."""
+    """Return the needs of a gRPC request. A method that is in neither table is refused to every caller."""
     guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
     if guard is None and rule is None:
         return [()]

@@ -9,8 +9,8 @@ The mechanisms are those of RFC 4616, 5802, 7628 and 7677.
                        v
                     FAILED (final: the connection is closed)
 
-PLAIN sends the password, so it is offered under TLS only. In a thread, the broker derives the stored key of the user's
-SCRAM credential from the password, and compares it with that of the credential. The responses to an unknown user, and
+PLAIN sends the password, so it is offered under TLS only. The broker derives a stored key (RFC 5802) from the password,
+in a thread, and compares it with the stored key of the user's SCRAM credential. The responses to an unknown user, and
 the time that they take, are the same as for a known user with a wrong password: the broker compares the password with a
 made-up credential, which resembles that of an existing user.
 
@@ -73,8 +73,8 @@ class Imitations:
     def model_of(
         self, user: str, credentials: ScramCredentials, kind: ScramMechanism | None = None
     ) -> UserScramCredential | None:
-        """Return a credential with the mechanism `kind`, or with any mechanism if `kind` is None. Return None if no
-        user has such a credential.
+        """Return the model for a user: a credential with the mechanism `kind`, or with any mechanism if `kind` is None.
+        Return None if no user has such a credential.
         """
         now_s = self._clock_s()
         is_same = credentials is self._credentials and len(credentials) == self._count
@@ -106,7 +106,8 @@ SCRAM: Final = {
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 ITERATIONS_MIN: Final = 4096
-# The limit is Kafka's. At each login, a client computes as many hashes as its credential has iterations.
+# The limit is Kafka's. A client computes one hash for each iteration at every login, so a higher number would make
+# logins slow.
 ITERATIONS_MAX: Final = 16_384
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NAME_BYTES_MAX: Final = 512
@@ -267,7 +268,7 @@ class SaslExchange:
         """Check the client's first message of RFC 7628: `n,a=USER,` and key=value pairs. The key `auth` has the
         token.
         """
-        # Imported late, because it takes 0.1 s and few brokers need it.
+        # Imported late, because the import takes 0.1 s and few brokers need the module.
         from odradek_runtime.jwt_tokens import TokenRefused
 
         assert self._tokens is not None, "OAUTHBEARER is offered, but there is no token verifier"
@@ -387,8 +388,8 @@ def _made_up(
 ) -> UserScramCredential:
     """Return a credential for an unknown user, with the mechanism, the iterations and the salt length of `model`.
 
-    The salt is derived from the name and the model's secret key, so it is the same on every broker and after a restart.
-    If there is no model, it is derived from a secret of this process.
+    The salt and the keys are derived from the name and the model's server key, so they are the same on every broker and
+    after a restart. If there is no model, they are derived from a secret of this process.
     """
     if model is None:
         mechanism, secret, salt_bytes, iterations = default, _SECRET, _SALT_BYTES, ITERATIONS_MIN
@@ -422,7 +423,7 @@ def token_verifier(settings: BrokerSettings) -> TokenVerifier | None:
     """
     if OAUTHBEARER not in settings.sasl_mechanisms:
         return None
-    # Imported late, because it takes 0.1 s.
+    # Imported late, because the import takes 0.1 s.
     from odradek_runtime.jwt_tokens import JwksRefused, TokenVerifier
 
     try:
