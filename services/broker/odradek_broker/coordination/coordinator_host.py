@@ -1,10 +1,10 @@
 """The coordinator shards of one internal topic. A shard is the state machine of one partition that this broker leads.
 
-A load reads the whole partition and replays its records. It begins when the high watermark has reached the log end,
-because uncommitted records of earlier leaders, or of a failed shard on this broker, may still become committed, and the
-next coordinator would replay them. At most `_LOADS_MAX` partitions are loaded at the same time. A partition is loaded
-when this broker becomes its leader, and again after its shard failed. After repeated failures the load is delayed more
-each time, so that a client that keeps triggering a bug does not cause a load with each request.
+A load reads the whole partition and replays its records. The load begins only when the high watermark has reached the
+log end: uncommitted records of earlier leaders, or of a failed shard on this broker, may still become committed, and a
+shard that was loaded before that would lack them. At most `_LOADS_MAX` partitions are loaded at the same time. A
+partition is loaded when this broker becomes its leader, and again after its shard failed. After repeated failures the
+load is delayed more each time, so that a client that keeps triggering a bug does not cause a load with each request.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class CoordinatorHost(Generic[Shard]):
 
         If `leader_epoch` is given, only the shard of that epoch may handle the request.
 
-        As for all leaders, the lease is checked (rule R13 of partition/README.md), in the turn of the event loop in
-        which the caller sends the response. Thus a coordinator that is disconnected from the cluster stops returning
+        The lease of the partition's leader is checked (rule R13 of partition/README.md) in the turn of the event loop
+        in which the caller sends the response. Thus a coordinator that is disconnected from the cluster stops returning
         outdated offsets when its lease ends.
 
         Raises:

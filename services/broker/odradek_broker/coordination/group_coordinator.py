@@ -546,8 +546,8 @@ class GroupKind:
         return record_codec.encode(record)
 
     def state_key(self, record: GroupRecord) -> None:
-        """Return None, so that every record of a group is written, because one request may write several records with
-        the same key whose order matters.
+        """Return None, so that every record of a group is written: one request may write several records with the same
+        key, and their order matters.
         """
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:

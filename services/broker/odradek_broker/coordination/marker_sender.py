@@ -22,7 +22,8 @@ still arrive on the old one.
 A transaction may have thousands of partitions. One turn of the event loop sends at most `MARKERS_AT_ONCE` markers, and
 reports at most as many acknowledgements.
 
-An acknowledgement is ignored if the shard has been closed in the meantime, or if it belongs to an earlier decision.
+An acknowledgement is ignored if the shard has been closed in the meantime, or if the acknowledgement belongs to an
+earlier decision.
 """
 
 from __future__ import annotations

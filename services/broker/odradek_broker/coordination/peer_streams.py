@@ -103,7 +103,7 @@ class PeerStreams(Generic[E, R]):
         self._unstarted: list[_PeerStream[E, R]] = []
 
     async def run(self) -> None:
-        """Run the streams until cancelled. Entries that were sent before this call wait for it."""
+        """Run the streams until cancelled. Entries that were passed to `send` before this call are sent now."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for stream in self._unstarted:

@@ -26,7 +26,7 @@ class Placement:
     partition_count: int
     replication_factor: int
     configs: Mapping[str, str]
-    min_isr: int = 1  # it is lowered to the number of replicas that the topic gets
+    min_isr: int = 1  # lowered if the topic gets fewer replicas
 
     async def ensure_topic(self) -> ErrorCode:
         """Create the topic if it does not exist."""

@@ -1,7 +1,7 @@
 """Asks all transaction coordinators of the cluster about transactions that have been open in a partition for too long.
 
-The result lacks brokers that do not respond in time. The caller checks that the responses cover all partitions of
-`__transaction_state`, and ends no transaction otherwise.
+Brokers that do not respond in time are missing in the result. Therefore the caller ends transactions only if the
+responses cover all partitions of `__transaction_state`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FROM_WIRE: Final = {number: resolution for resolution, number in _TO_WIRE.items
 CallResolve = Callable[
     [BrokerId, str, int, pb.ResolveProducersRequest], Awaitable[pb.ResolveProducersResponse]
 ]
-"""A function that calls ResolveProducers at a broker, at (host, port). Raises StreamBroken."""
+"""A function (broker id, host, port, request) that calls ResolveProducers at a broker. It raises StreamBroken."""
 
 
 class LinkedProducerResolver:

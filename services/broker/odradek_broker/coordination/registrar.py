@@ -2,8 +2,9 @@
 
 A registration adds the partition to a transaction, or verifies that the transaction contains the partition. `Registrar`
 is used by partition leaders. It looks up the coordinator of the transactional id in the metadata image, and sends the
-registration over a stream, or directly if this broker is the coordinator. It never repeats a registration; a leader
-whose batch still waits calls it again. `respond_to_registration` is called at the coordinator.
+registration over a stream, or directly if this broker is the coordinator. `Registrar` never repeats a registration; a
+partition leader whose batch still waits calls `register` again. `respond_to_registration` runs on the broker of the
+coordinator.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class TransactionMetrics:
-    """The metrics of one broker. Only the event loop uses it."""
+    """The transaction metrics of one broker, used only on the event loop."""
 
     def __init__(
         self,

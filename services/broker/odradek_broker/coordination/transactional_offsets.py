@@ -144,8 +144,8 @@ class TransactionalOffsets:
                 await asyncio.sleep(_PAUSE_S)
 
     def _order(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return the object that refuses requests of earlier connections, for a partition of `__consumer_offsets`. A
-        new leader epoch begins with a new one.
+        """Return the ConnectionOrder of a partition of `__consumer_offsets`. Each leader epoch begins with a new
+        ConnectionOrder.
         """
         placement = self._groups.placement
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
