@@ -2,8 +2,8 @@
 
 An identity is a producer id with an epoch, and both are assigned by the coordinator. A higher epoch of a producer id
 fences all lower ones, so producer ids are never reused and the epochs of a producer id only rise. Clients never get an
-epoch above `CLIENT_EPOCH_MAX`, because a marker may need the epoch above that. After such a marker, the transactional
-id continues with a new producer id at epoch 0.
+epoch above `CLIENT_EPOCH_MAX`, because a marker may need the next epoch. After such a marker, the transactional id
+continues with a new producer id at epoch 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Match(Enum):
     """The result of the comparison of a request's identity with the state of its transactional id."""
 
     CURRENT = "current"
-    RETRY = "retry"  # the identity before the last epoch bump, whose response the producer may have missed
+    RETRY = "retry"  # the identity before the last epoch bump; the producer may have missed its new identity
     STALE = "stale"  # an older epoch of a producer id of this transactional id
     FOREIGN = "foreign"  # a producer id that does not belong to this transactional id
 

@@ -188,8 +188,8 @@ class CompleteStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """The response to CompleteStep. `is_completed` means that the step was already complete before the request. `unfit`
-    are members that cannot be committed, because of which nothing was done.
+    """The response to CompleteStep. `is_completed` means that the step was already complete before the request. If some
+    members cannot be committed, `unfit` lists them, and the step was not changed.
     """
 
     error: ErrorCode = ErrorCode.NONE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The transaction settings of a broker. Names that Kafka has, too, are Kafka's without their prefixes."""
+    """The transaction settings of a broker. Settings that Kafka also has use Kafka's names without the prefix."""
 
     id_expiration_ms: int = 7 * 24 * 3_600_000
     remove_expired_interval_ms: int = 3_600_000
@@ -17,7 +17,7 @@ class TransactionSettings:
     transaction, unless the request has its own limit.
     """
     load_grace_ms: int = 3_000
-    """The least time after a load before an open transaction times out, so that a failover does not abort it."""
+    """The minimum time between a load and the timeout of an open transaction, so that a failover does not abort it."""
     partitions_max: int = 10_000
     ids_max: int = 100_000
     held_of_id_max: int = 64

@@ -121,7 +121,7 @@ class StagedSteps:
     def handle_open(
         self, request_id: RequestId, request: OpenStaged, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Assign a slot of its query to a task attempt, which becomes a member of the step."""
+        """Assign a slot of the query to a task attempt, which becomes a member of the step."""
         verdict = self._judge_open(request)
         if isinstance(verdict, Opened):
             return respond(request_id, verdict)
@@ -275,8 +275,8 @@ class StagedSteps:
             step += self._move_ledger(request, wall_ms)
         for transactional_id, state in self._open_members(request.query, request.step):
             assert state.staged is not None
-            # After a repeated request, only members of the same step are aborted, because only a repetition of the
-            # step can have opened them.
+            # If the step was already complete, only its own members are aborted: they were opened by a repetition of
+            # the step.
             if is_completed and state.staged.step != request.step:
                 continue
             if transactional_id in committed:
@@ -421,14 +421,15 @@ class StagedSteps:
                 )
                 refusal = StepsForgotten(error=ErrorCode.INVALID_TXN_STATE, error_message=message)
                 return respond(request_id, refusal)
-        # If a producer uses the name of the query as its transactional id, it keeps its identity.
+        # If a producer uses the name of the query as its transactional id, only the ledger is deleted, and the producer
+        # keeps its identity.
         is_ledger_only = state.producer_id == NO_PRODUCER_ID
         step = self._shard.move(query, None if is_ledger_only else replace(state, ledger=None))
         return step + respond(request_id, StepsForgotten())
 
     def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
-        """Abort the members of each step without a request within its timeout, and remove the timeouts of steps whose
-        members are all decided.
+        """If there was no request for a step within its timeout, abort its members. The timeout of a step is removed
+        when all its members are decided.
         """
         step: TransactionStep = NOTHING
         for (query, number), sign in list(self._last_signs.items()):
@@ -496,7 +497,7 @@ def _needs_id(state: Transaction | None) -> bool:
 
 
 def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
-    """Return whether an earlier copy of this request has opened the slot, which has not been used since."""
+    """Return whether an earlier copy of this request has opened the slot, and the slot has not been used since."""
     return (
         state is not None
         and state.status is TransactionStatus.EMPTY

@@ -9,7 +9,7 @@ A transactional id identifies a producer across its restarts. Its status is one 
     COMPLETE_COMMIT  All markers of the commit are committed, and no other transaction has begun.
     COMPLETE_ABORT   All markers of the abort are committed, and no other transaction has begun.
 
-These events change it:
+These events change the status:
 
     init             A producer starts to use the id and gets a new identity, which fences earlier producers.
     add              A partition is added, before the first batch of the transaction is written to that partition.
@@ -33,7 +33,7 @@ epoch 0, and the old id becomes `previous_id`.
 `last_outcome` is the outcome of the last decided transaction, and the identity with which its records were written. If
 the marker of that transaction was lost in a partition, the partition's leader gets the outcome from this field.
 
-These cases are impossible, and assertions check them: partitions in EMPTY or COMPLETE_*; `next_id` or
+Assertions check that these impossible cases do not occur: partitions in EMPTY or COMPLETE_*; `next_id` or
 `MARKER_EPOCH_MAX` outside of PREPARE_*; a change of the status that is not in `MOVES`, unless only the ledger changes.
 In the log, several changes in one turn of the event loop are merged into the last one, so the changes that a load
 replays may not be in `MOVES`.
@@ -100,8 +100,8 @@ class TransactionStatus(IntEnum):
 
     @property
     def is_between(self) -> bool:
-        """Whether no transaction is open and no markers are pending. Only then may a transaction begin, may the id get
-        another producer, or may it be deleted.
+        """Whether no transaction is open and no markers are pending. Only then may a transaction begin, another
+        producer use the id, or the id be deleted.
         """
         return not self.is_decided and self is not TransactionStatus.ONGOING
 
@@ -196,7 +196,9 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def next_identity(self) -> ProducerIdentity:
-        """The identity for the producer's next request: the current one, or that after the pending markers."""
+        """The identity for the producer's next request: the current identity or, if `next_id` is set, the identity
+        after the pending markers.
+        """
         if self.next_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_id, ProducerEpoch(0))
         return ProducerIdentity(self.producer_id, self.producer_epoch)

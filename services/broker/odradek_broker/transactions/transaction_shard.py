@@ -66,7 +66,7 @@ _MARKER_DONE: Final = frozenset(
         ErrorCode.NONE,
         # The partition has a higher epoch, so it has the marker of this decision or of a later one.
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        # The topic was deleted, because the sender's image cannot be too old to contain it (marker_sender.py).
+        # The topic was deleted: the sender's image cannot be too old to contain the topic (marker_sender.py).
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
@@ -314,7 +314,8 @@ class TransactionShard:
             return Ended(error=ErrorCode.INVALID_TXN_STATE)
         if state.status is TransactionStatus.ONGOING:
             return None
-        # The client repeats its request. Its identity is the same in all transactions.
+        # The identity cannot show whether this is a repeated request, because such a client has the same identity in
+        # all its transactions. The request is treated as a repetition.
         if state.status.is_commit is end.is_commit:
             return Ended()
         return Ended(error=ErrorCode.INVALID_TXN_STATE)
@@ -452,7 +453,7 @@ class TransactionShard:
     ) -> TransactionStep:
         """Handle the response of a partition leader to a marker. The last acknowledgement completes the transaction.
 
-        After some error codes the marker sender sends the marker again; this method ignores them.
+        After some error codes the marker sender sends the marker again; this method ignores these codes.
         """
         if error not in _MARKER_DONE:
             return NOTHING
@@ -554,7 +555,9 @@ class TransactionShard:
         return Step(orders=tuple(orders))
 
     def move(self, transactional_id: TransactionalId, state: Transaction | None) -> TransactionStep:
-        """Replay and return the record of a state change. `MOVES` must allow it, unless only the ledger changes."""
+        """Replay and return the record of a state change. `MOVES` must contain the change, unless only the ledger
+        changes.
+        """
         before = self.table.get(transactional_id)
         moved_from = None if before is None else before.status
         moved_to = None if state is None else state.status

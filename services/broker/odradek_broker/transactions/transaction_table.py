@@ -203,7 +203,7 @@ class TransactionTable:
         of_query = self._states.get(TransactionalId(query))
         if of_query is not None and of_query.ledger is not None and of_query.ledger.is_final:
             # A final ledger belongs to a batch write, whose slots are not used again. The ledger is deleted after the
-            # slots, because without the ledger they would not expire early.
+            # slots, because without the ledger the slots would not expire early.
             if not separator and query in self._slots:
                 return False
             expiration_ms = _FINAL_LEDGER_MS
