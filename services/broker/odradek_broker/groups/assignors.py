@@ -50,8 +50,8 @@ def assign_uniform(
     """Assign partitions so that members have about the same number, and keep previous assignments if possible.
 
     First, each member keeps previous partitions up to its share. Then each remaining partition is assigned to the
-    subscriber with the fewest partitions. No step iterates over all members for each partition, because the event loop
-    is blocked in the meantime.
+    subscriber with the fewest partitions. No step iterates over all members for each partition, because the computation
+    blocks the event loop.
     """
     # The members with the same set of subscribed topics are a class.
     classes: dict[frozenset[TopicId], list[MemberId]] = {}

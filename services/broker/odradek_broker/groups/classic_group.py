@@ -343,7 +343,7 @@ class ClassicGroup:
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
         """Return NONE if the member may commit offsets now, or else an error code. A commit extends the session."""
-        # Without a generation, the caller is not a member, but a consumer that assigns partitions to itself.
+        # A request without a generation comes from a consumer with manual assignment (`assign`), which is not a member.
         if generation < 0 and self.state is ClassicState.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and member_id == NO_MEMBER and instance_id is None:

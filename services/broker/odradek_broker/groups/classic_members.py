@@ -24,8 +24,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 NO_MEMBER = MemberId("")
 NEVER_MS = 1 << 62
 PENDING_MEMBERS_MAX: Final = 1_000
-"""The maximum number of member ids of one group that the coordinator has assigned but with which no client has joined.
-"""
+"""The maximum number of a group's pending member ids (`PendingMembers`)."""
 
 
 class ClassicState(Enum):
@@ -113,13 +112,17 @@ class Member:
         self.session_ends_ms = now_ms + self.session_timeout_ms
 
     def await_join(self, request_id: RequestId) -> Step[Any]:
-        """Let a JoinGroup request wait for the other members. An earlier one that still waits is refused."""
+        """Let a JoinGroup request wait for the other members. If the member's previous JoinGroup still waits, refuse
+        that request.
+        """
         superseded = self.refuse_join(ErrorCode.UNKNOWN_MEMBER_ID)
         self.join_request = request_id
         return superseded
 
     def await_sync(self, request_id: RequestId) -> Step[Any]:
-        """Let a SyncGroup request wait for the assignment. An earlier one that still waits is refused."""
+        """Let a SyncGroup request wait for the assignment. If the member's previous SyncGroup still waits, refuse that
+        request.
+        """
         superseded = self.refuse_sync(ErrorCode.UNKNOWN_MEMBER_ID)
         self.sync_request = request_id
         return superseded
@@ -145,7 +148,7 @@ class Member:
     @property
     def is_waiting(self) -> bool:
         """Whether a request of the member waits for other members. The session cannot expire in that time, because some
-        client libraries send no heartbeats then.
+        client libraries send no heartbeats while they wait.
         """
         return self.join_request is not None or self.sync_request is not None
 
@@ -155,8 +158,8 @@ class Member:
 
 
 class PendingMembers(Mapping[MemberId, int]):
-    """Member ids that the coordinator has assigned but with which no client has joined yet, with the monotonic time at
-    which each one expires (KIP-394).
+    """Pending member ids, each with the monotonic time at which it expires. The coordinator has assigned these ids, but
+    no client has joined with them yet (KIP-394).
     """
 
     __slots__ = ("_ends_ms",)
@@ -174,8 +177,8 @@ class PendingMembers(Mapping[MemberId, int]):
         return len(self._ends_ms)
 
     def hand_out(self, member_id: MemberId, *, ends_ms: int) -> None:
-        """Add a member id that is assigned to a client. If there are too many, the oldest one is removed; its client
-        has to request another id.
+        """Add a member id that is assigned to a client. If there are too many pending ids, the oldest one is removed,
+        and its client has to request another id.
         """
         while len(self._ends_ms) >= PENDING_MEMBERS_MAX:
             del self._ends_ms[next(iter(self._ends_ms))]
@@ -235,7 +238,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return set.intersection(*supported)
 
     def choose_protocol(self) -> str:
-        """Return the protocol with the most votes. A member votes for the first of its protocols that all support."""
+        """Return the protocol with the most votes. A member votes for its first protocol that all members support."""
         shared = self.shared_protocols() if self else set()
         votes = Counter(
             next(name for name, _ in m.protocols if name in shared) for m in self.values() if shared

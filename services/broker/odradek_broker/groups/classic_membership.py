@@ -188,7 +188,9 @@ def _must_join_again(group: ConsumerGroup, member_id: MemberId) -> bool:
 
 
 def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord], Left]:
-    """Handle LeaveGroup. The member id may be empty for a static member, also for one of the consumer protocol."""
+    """Handle LeaveGroup. The request may omit the member id of a static member, even if the member uses the consumer
+    protocol.
+    """
     records: list[GroupRecord] = []
     results: list[tuple[MemberId, str | None, ErrorCode]] = []
     for member_id, instance_id in request.members:

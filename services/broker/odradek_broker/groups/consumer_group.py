@@ -8,7 +8,7 @@ epoch* is the target epoch to which a member has been reconciled.
     member:  STABLE --must revoke partitions-------------> UNREVOKED --has revoked them--> STABLE or UNRELEASED
              STABLE --waits until others have revoked----> UNRELEASED --partitions are free--> STABLE
 
-A member in UNREVOKED keeps its old epoch until it reports that it has revoked the partitions, for which it has its
+A member in UNREVOKED keeps its old epoch until it reports that it has revoked the partitions. It must do so within its
 rebalance timeout. An offset commit is accepted only with the member's current epoch. A group may also have members of
 the classic protocol, which are reconciled in the same way (classic_membership).
 
@@ -515,8 +515,8 @@ class ConsumerGroup:
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
         """Return NONE if the member may commit or fetch offsets with this epoch, or else an error code."""
-        # Without an epoch, the caller is not a member, but an administrator or a consumer that assigns partitions to
-        # itself.
+        # A request without an epoch comes from an administrator, or from a consumer with manual assignment (`assign`),
+        # which is not a member.
         if member_epoch < 0 and (not self.state.members or member_id is None):
             return ErrorCode.NONE
         member = self.state.members.get(MemberId(member_id or ""))
@@ -532,7 +532,7 @@ class ConsumerGroup:
 
 
 def _wanted_by(member: ConsumerMember) -> tuple[object, ...]:
-    """Return the fields of a member whose change raises the group epoch."""
+    """Return the fields of a member that raise the group epoch when they change."""
     principal = member.principal if member.subscribed_regex else ""
     return member.subscribed_topics, member.subscribed_regex, principal, member.server_assignor
 

@@ -103,7 +103,7 @@ class ConsumerGroupState:
         self.emit(GroupEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_target_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """Emit a record with a new target epoch, because the targets were computed for it."""
+        """Emit a record with a new target epoch, because the targets were computed for this epoch."""
         self.emit(TargetEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:

@@ -47,8 +47,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 class GroupShard:
     """The handlers of one shard. `table` is its state, and `offsets` has the handlers for offsets.
 
-    `guards` yields the numbers of guards (pending_offsets.py). All shards of a process share it, so that no number is
-    used twice.
+    `guards` yields the numbers of guards (pending_offsets.py). All shards of a process share this iterator, so that no
+    number is used twice.
     """
 
     settings: GroupSettings
@@ -303,8 +303,8 @@ class GroupShard:
 def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
     if not has_room_for(beat.group_id):
         return ErrorCode.INVALID_GROUP_ID
-    # As in Kafka, an empty id is INVALID_REQUEST (even an empty group id), because it is a bug of the client, not a
-    # wrong setting.
+    # As in Kafka, an empty id (even an empty group id) is refused with INVALID_REQUEST, because an empty id is a bug of
+    # the client, not a wrong setting.
     named = (beat.group_id, beat.member_id, beat.instance_id, beat.rack_id)
     if any(text is not None and not text.strip() for text in named):
         return ErrorCode.INVALID_REQUEST

@@ -2,7 +2,7 @@
 
 A group is *classic* or *consumer*, depending on the protocol of its first member. If a member of the other protocol
 joins, an empty group changes its type, and a group with members is migrated (migration.py). A *simple* group has only
-committed offsets and no members, and exists as long as its offsets.
+committed offsets and no members, and exists as long as it has offsets.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class GroupTable:
     empty_since_ms: dict[GroupId, int] = field(default_factory=dict)
     """The wall-clock time at which each classic group without members became empty."""
     due_ms: dict[GroupId, int] = field(default_factory=dict)
-    """The monotonic time of each group's next deadline. `tick` skips a group until then, unless a request removes its
-    entry.
+    """The monotonic time of each group's next deadline. `tick` skips a group until that time, unless a request removes
+    the group's entry.
     """
 
     def listings(self) -> list[GroupListing]:
@@ -285,8 +285,8 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step[GroupRecord], wall_ms: int) -> Step[GroupRecord]:
-        """Return the step with the wall-clock time in the records of classic groups, whose handlers have only the
-        monotonic time.
+        """Return the step with the wall-clock time in its records of classic groups. The handlers of classic groups
+        know only the monotonic time, so their records lack this field.
         """
         records: list[GroupRecord] = []
         for record in step.records:

@@ -175,7 +175,9 @@ class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to commit offsets in a transaction (TxnOffsetCommit). They are pending until the transaction ends."""
+    """A request to commit offsets in a transaction (TxnOffsetCommit). The offsets are pending until the transaction
+    ends.
+    """
 
     commit: CommitOffsets
     producer_id: ProducerId
@@ -194,7 +196,8 @@ class NeedsRegistration(Struct, frozen=True, gc=False):
 
 
 class Registered(Struct, frozen=True, gc=False):
-    """The transaction coordinator has added the partition to the transaction. `guard` is that of `NeedsRegistration`.
+    """The transaction coordinator has added the partition to the transaction. `guard` is the guard of
+    `NeedsRegistration`.
 
     `last_outcome` is the outcome of the producer's previous transaction: the epoch of its records, and whether it was
     committed. None: the outcome is unknown.
@@ -220,7 +223,8 @@ class EndInTransaction(Struct, frozen=True, kw_only=True, gc=False):
 class EndHanging(Struct, frozen=True, kw_only=True, gc=False):
     """A request to end a transaction that no transaction coordinator will end.
 
-    `guard` is the producer's guard (pending_offsets.py), which was read before the coordinators were asked.
+    `guard` is the producer's guard (pending_offsets.py), which the caller read before it asked the transaction
+    coordinators about the transaction.
     """
 
     producer_id: ProducerId

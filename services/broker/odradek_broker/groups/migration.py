@@ -1,23 +1,23 @@
 """The change of a group's protocol while the group has members (KIP-848, "online migration").
 
     classic  --a member of the consumer protocol joins, and all classic members are consumers------> consumer
-    consumer --the last member of the consumer protocol leaves, and members of the classic remain--> classic
+    consumer --the last member of the consumer protocol leaves, and only classic members remain----> classic
 
 Each migration writes one batch of records: the tombstones of the old group and the state of the new group. A
 coordinator that loads the log therefore reads the group either before or after its migration.
 
 *Upgrade.* The members keep their ids. The generation becomes the group epoch and the member epochs, so that heartbeats
 and commits of the members remain valid. A member may own the partitions that its last SyncGroup assigned to it, and
-those that it reported as owned in its last JoinGroup, because a member with cooperative rebalancing owns the one or the
-other set during a rebalance. If two members claim a partition, its owner is the member to which the partition was
-assigned. If it was assigned to neither, its owner is the member that reported it in the later generation, because the
-earlier report is outdated. The member that joins raises the group epoch, and all members are reconciled to new targets.
-No member gets a partition that another member may still own. Waiting JoinGroup requests are handled by the new group at
-once, and waiting SyncGroup requests are refused, so that their members join again.
+those that it reported as owned in its last JoinGroup, because during a rebalance a member with cooperative rebalancing
+owns either the former or the latter. If two members claim a partition, its owner is the member to which the partition
+was assigned. If the partition was assigned to neither member, its owner is the member that reported it in the later
+generation, because the earlier report is outdated. The member that joins raises the group epoch, and all members are
+reconciled to new targets. No member gets a partition that another member may still own. Waiting JoinGroup requests are
+handled by the new group at once, and waiting SyncGroup requests are refused, so that their members join again.
 
 *Downgrade.* All members have to join again, as in any rebalance of a classic group. Until then, each member owns its
-partitions and may commit their offsets. The state is written without a leader, by which a coordinator that loads the
-log recognizes that this generation has no assignment.
+partitions and may commit their offsets. The state is written without a leader, so that a coordinator that loads the log
+knows that this generation has no assignment.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def downgraded(
     protocol = next((name for name, _ in first.protocols if name in shared), "")
     state = ClassicGroupState(
         protocol_type=PROTOCOL_TYPE,
-        # No current or former member has received a higher epoch, so none is confused with a later generation.
+        # No current or former member has received a higher epoch, so no epoch of a member equals a later generation.
         generation=group.state.epoch,
         protocol=protocol,
         leader=None,

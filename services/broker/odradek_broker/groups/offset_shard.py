@@ -177,8 +177,9 @@ class OffsetShard:
 
     @judges
     def _check_commit_in_transaction(self, request: CommitInTransaction, now_ms: int) -> ErrorCode:
-        """Return an error for a consumer that is no longer a member of the current generation, so its partitions may be
-        assigned to another member (KIP-447). Requests of old clients, which have no generation, are accepted.
+        """Return an error for a consumer that is no longer a member of the current generation, because its partitions
+        may already be assigned to another member (KIP-447). Requests of old clients, which have no generation, are
+        accepted.
         """
         commit = request.commit
         if not commit.group_id or not has_room_for(commit.group_id):
@@ -259,7 +260,7 @@ class OffsetShard:
         if not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
-            # As in Kafka, the group id may be empty for consumers that assign partitions to themselves.
+            # As in Kafka, the group id may be empty for consumers with manual assignment (`assign`).
             is_alone = commit.generation_or_epoch < 0
             return ErrorCode.NONE if is_alone else ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):
@@ -302,7 +303,9 @@ class OffsetShard:
         return FetchedOffsets(error=ErrorCode.NONE, offsets=offsets, unstable=frozenset(unstable))
 
     def _fetch_stable(self, held: HeldRequest[_StableFetch], *, now_ms: int) -> Step[GroupRecord]:
-        """Respond to a stable fetch if its offsets are stable or its deadline has passed; otherwise let it wait on."""
+        """Respond to a stable fetch if its offsets are stable or its deadline has passed; otherwise let it keep
+        waiting.
+        """
         fetch, deadline_ms = held.request.fetch, held.request.deadline_ms
         fetched = self._fetched(fetch)
         if fetched.unstable and now_ms < deadline_ms:
@@ -344,11 +347,11 @@ class OffsetShard:
     def forget_deleted_topics(
         self, catalog: TopicCatalog, deleted: Collection[TopicName] | None = None
     ) -> Step[GroupRecord]:
-        """Delete the offsets of partitions that no longer exist. A new topic with the same name does not keep them.
+        """Delete the offsets of partitions that no longer exist, even if there is a new topic with the same name.
 
         `catalog` must be at least as new as the catalogs with which the commits were checked. `deleted` are the topics
-        that were deleted since the last call, or None if they are unknown. If none of them has offsets, nothing is
-        scanned, because a shard may have hundreds of thousands of offsets and topics may be deleted in quick
+        that were deleted since the last call, or None if they are unknown. If none of these topics has offsets, nothing
+        is scanned, because a shard may have hundreds of thousands of offsets and topics may be deleted in quick
         succession.
         """
         records: list[GroupRecord] = []

@@ -99,7 +99,7 @@ class PendingOffsets(Struct, gc=False):
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> None:
-        """Add the offset of a transactional record to the producer's open transaction, which may begin with it."""
+        """Add the offset of a transactional record to the producer's open transaction. If none is open, one begins."""
         transaction = self._transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:
             # Without a marker in between, batches with two epochs are one transaction for consumers of the log.
@@ -114,8 +114,8 @@ class PendingOffsets(Struct, gc=False):
     def supersede(
         self, group_id: GroupId, partition: TopicPartition, *, before_order: int | None = None
     ) -> None:
-        """Discard the group's pending offsets in a partition whose `order` is below `before_order`. If that is None,
-        discard all of them.
+        """Discard the group's pending offsets in a partition whose `order` is below `before_order`. If `before_order`
+        is None, discard all of the group's pending offsets in the partition.
         """
         for producer_id in list(self._producers.get(group_id, {}).get(partition, ())):
             pending = self._transactions[producer_id].offsets[group_id, partition]

@@ -56,7 +56,8 @@ class ConsumerGroupSettings:
         """Return the heartbeat interval in ms for a group that does not rebalance.
 
         If the group has dynamic configs, the interval is at most a third of its session timeout. The controller cannot
-        ensure this if only one of the two configs is set, because it does not know this broker's setting of the other.
+        ensure this if only one of the two configs is set, because it does not know this broker's default for the other
+        config.
         """
         configs = self.configs_of(group_id)
         interval_ms = int(configs.get("consumer.heartbeat.interval.ms", self.heartbeat_interval_ms))

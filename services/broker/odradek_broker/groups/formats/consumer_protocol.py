@@ -51,7 +51,7 @@ def read_subscription(metadata: bytes) -> Subscription:
     """Decode a subscription.
 
     Raises:
-        Malformed: the bytes are not a valid subscription of a consumer (but of a Connect worker, for example).
+        Malformed: the bytes are not a consumer subscription (they may come from a Connect worker, for example).
     """
     version, position = _number(_INT16, metadata, 0)
     if version < 0:

@@ -103,7 +103,7 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> GroupRecord | None:
-    """Decode a record. Return None if this release does not know its type.
+    """Decode a record. Return None if this release does not know the record's type.
 
     Raises:
         Malformed: the key or the value is not valid.
