@@ -157,7 +157,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._advance()
 
     def _advance(self) -> None:
-        """Begin as many received requests as may be in progress, then pause or resume reading."""
+        """Begin received requests up to the limit of requests in progress, then pause or resume reading."""
         if self._is_advancing or self._is_closing:
             return
         self._is_advancing = True
@@ -272,8 +272,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._begin_long(session, slot, handler, body)
                 return
             else:
-                # Most bytes of a Produce request are records, which are not decoded here. The request is
-                # long only if it names many partitions.
+                # Most bytes of a Produce request are records, which are not decoded. The request is long only if it
+                # names many partitions.
                 decoding = handler.decode_in_steps(version, body)
                 try:
                     next(decoding)
@@ -358,7 +358,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body: memoryview,
         decoding: Generator[None, None, object] | None = None,
     ) -> None:
-        """Begin a large request, which is served in steps. `decoding` decodes it, and may have been started already."""
+        """Begin a large request, which is served in steps. `decoding` decodes the request; it may already run."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
@@ -396,7 +396,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, done.result())
 
     def _respond_later(self, slot: Slot, response: Response) -> None:
-        """Send a response. No request begins here, because another connection's request may be calling this."""
+        """Send a response. This method begins no request, because another connection's request may be its caller."""
         self._unordered -= slot.is_unordered
         was_advancing, self._is_advancing = self._is_advancing, True
         self._respond(slot, response)

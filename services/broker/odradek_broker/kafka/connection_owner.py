@@ -54,7 +54,7 @@ class ConnectionOwner(Protocol):
         """
 
     def logged_in(self, connection: Connection) -> None:
-        """Remove the connection from the count of those that have not logged in."""
+        """Remove the connection from the count of connections that have not logged in."""
 
     def closed(self, connection: Connection) -> None: ...
 

@@ -35,7 +35,7 @@ class ConnectionTimes:
         self._frame_ms = 0
 
     def closes_too_slowly(self, now_ms: int) -> bool:
-        """Return whether a closing connection still waits for its client to read the last responses, for too long."""
+        """Return whether a closing connection has waited too long for its client to read the last responses."""
         return now_ms - self.active_at_ms > CLOSING_MS_MAX
 
     def takes_nothing(self, unwritten_bytes: int, now_ms: int) -> bool:
@@ -46,7 +46,7 @@ class ConnectionTimes:
         return now_ms - self.written_at_ms > STALLED_WRITE_MS_MAX
 
     def begins_too_slowly(self, now_ms: int) -> bool:
-        """Return whether the client has not sent a first request, or not completed its login, for too long."""
+        """Return whether the client takes too long to send its first request or to complete its login."""
         return now_ms - self.login_began_ms > FIRST_FRAME_MS_MAX
 
     def frame_is_slow(self, frame: int, held_bytes: int, now_ms: int, *, is_read: bool) -> bool:

@@ -45,7 +45,7 @@ async def ask_controller(
     timeout_ms: int = 0,
     is_admin: bool = True,
 ) -> R:
-    """Send a request that changes nothing to the active controller, and return the response.
+    """Send a read-only request to the active controller, and return the response.
 
     Raises:
         ControllerUnavailable: the request failed.

@@ -46,8 +46,8 @@ class FrameFile:
         self.is_busy = False
 
     def may_read(self, wants: bool) -> bool:
-        """Return whether the connection may continue to read its large frame. Begin a file call if that is necessary
-        first.
+        """Return whether the connection may continue to read its large frame. If a file call must come first, begin
+        that call.
         """
         if self.is_busy:
             return False

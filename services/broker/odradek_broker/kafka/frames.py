@@ -27,7 +27,7 @@ _unpack_size: Final = FRAME_SIZE.unpack_from
 
 
 class FrameRefused(Exception):
-    """The length field of a frame is not positive, or above the limit, so nothing after it can be decoded."""
+    """The length field of a frame is not positive, or above the limit, so the following bytes cannot be decoded."""
 
     def __init__(self, message: str, head: bytes) -> None:
         super().__init__(message)
@@ -180,7 +180,7 @@ class FrameAssembler:
         self._rest = _EMPTY
 
     def drop(self) -> None:
-        """Discard the received bytes, because the connection closes and its objects may exist for some time."""
+        """Discard the received bytes when the connection closes, because its objects may exist for some time."""
         self._frame = None
         self._moved_bytes = 0
         self._rest = _EMPTY
@@ -216,10 +216,10 @@ class ArrivingBytes:
     owner exceeds its share, or all owners together exceed `bytes_max`, connections in the middle of a large frame stop
     reading, so that small frames and new clients are still served. Only one of these connections continues to read: the
     one with the fewest bytes, of the owner with the fewest bytes. If fewer than `SMALL_BYTES` arrive on that connection
-    in a second, another connection is chosen, and if its owner exceeds the share, the slow connection is closed.
-    Otherwise each connection of an owner could, in turn, receive a frame of the largest size and leave it unfinished.
-    With this rule, an owner uses at most its share and one frame. Above half of a share, an arriving large frame is
-    stored in a file (`frame_file`), not in memory.
+    in a second, another connection is chosen. The slow connection is then closed if its owner exceeds the share;
+    without this rule, each connection of an owner could, in turn, receive a frame of the largest size and leave the
+    frame unfinished. With the rule, an owner uses at most its share and one frame. Above half of a share, an arriving
+    large frame is stored in a file (`frame_file`), not in memory.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # connections with fewer buffered bytes are not counted
@@ -256,14 +256,17 @@ class ArrivingBytes:
 
     def is_for_file(self, connection: Resumable) -> bool:
         """Return whether the connection should move its unfinished frame from memory to a file. It should if the frames
-        of its owner (a principal or an address), or those of all owners together, take more than half of their limit.
+        of its owner (a principal or an address), or the frames of all owners together, take more than half of their
+        limit.
         """
         owner, _ = self._held[connection]
         shares = self._shares
         return shares.total > shares.total_max // 2 or shares.of(owner) > shares.owner_max // 2
 
     def hold(self, connection: Resumable, size_bytes: int) -> None:
-        """Record how many bytes of unfinished frames a connection has received. It replaces the last number."""
+        """Record how many bytes of unfinished frames a connection has received. The number replaces that of the last
+        call.
+        """
         counted = size_bytes if size_bytes > self.SMALL_BYTES else 0
         entry = self._held.get(connection)
         if entry is None:

@@ -177,7 +177,7 @@ class KafkaListeners:
 
 
 class _Listener:
-    """The connections of one port. It implements ConnectionOwner."""
+    """One Kafka listener with its port and connections. Implements ConnectionOwner."""
 
     def __init__(
         self,

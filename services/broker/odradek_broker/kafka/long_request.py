@@ -15,8 +15,8 @@ from odradek_runtime.budget.client_budget import decoded_bytes
 _WAITS_FOR_OTHERS: Final = frozenset(
     {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
 )
-"""Requests that wait for records or for other group members. Their memory is bounded by fetch sessions and groups, so
-it is not counted here.
+"""Requests that wait for records or for other group members. The limits of fetch sessions and groups bound the memory
+of these requests, so `long_request` does not count this memory.
 """
 
 

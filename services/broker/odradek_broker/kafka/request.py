@@ -40,12 +40,12 @@ class ClientSession:
     """The state of a client's connection: its login, its address and its software.
 
     `sasl` is None on listeners without SASL. `principal` is ANONYMOUS until the login has succeeded. The login expires
-    at `reauthenticate_at_ms` on the monotonic clock, or never if that is None.
+    at `reauthenticate_at_ms` on the monotonic clock; None means never.
     """
 
     listener: str
     host: str
-    # It rises with each connection of this broker process; see `coordination.connection_order`.
+    # Connections of this broker process are numbered in rising order; see `coordination.connection_order`.
     connection_number: int = 0
     is_encrypted: bool = False
     principal: str = ANONYMOUS
@@ -57,7 +57,7 @@ class ClientSession:
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the client may send requests other than those of the login: it has logged in or need not."""
+        """Whether the client may send all requests: it has logged in, or the listener has no login."""
         return self.sasl is None or self.sasl.is_complete
 
     @property
@@ -137,7 +137,7 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return self.pace.items(items)
 
     async def encoded(self, response: Message) -> bytes:
-        """Encode a response in steps, and let other requests run in between. For a handler that caches the bytes."""
+        """Encode a response in steps, and let other requests run in between. Handlers that cache bytes call this."""
         parts: list[bytearray] = []
         await self.pace.run(encode_steps(response, self.version, parts))
         return b"".join(parts)
@@ -165,7 +165,7 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
 
     def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Write a refusal to the audit log, at a limited rate for each client and kind of refusal. A later entry
-        reports how many were not logged.
+        reports how many refusals were not logged.
         """
         session = self.session
         entry = (self.key, operation, resource_type, name)

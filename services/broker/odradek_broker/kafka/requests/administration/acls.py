@@ -256,8 +256,8 @@ def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:
 
 
 def _is_known(filter_: _Filter) -> bool:
-    """Return whether this broker knows the value of every field, which a newer client may not ensure. A deletion with
-    an unknown value must fail; otherwise it would seem that no entry matched.
+    """Return whether this broker knows the value of every field; a newer client may send other values. A deletion with
+    an unknown value must fail; otherwise the response would say that no entry matched.
     """
     return all(value <= max(enum_type) for value, enum_type in _parts(filter_))
 

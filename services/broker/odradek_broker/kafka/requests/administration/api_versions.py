@@ -1,8 +1,8 @@
 """ApiVersions: the requests that this broker serves, and the features of its cluster (KIP-511, KIP-584).
 
 From version 5 on, the request contains the cluster id and the broker id that the client expects (KIP-1242). The address
-of a broker may be reassigned to another broker or cluster while clients have it cached. Such a client gets
-REBOOTSTRAP_REQUIRED, and connects to its bootstrap servers again.
+of a broker may be reassigned to another broker or cluster while clients have the old assignment cached. A client that
+reaches the wrong broker gets REBOOTSTRAP_REQUIRED, and connects to its bootstrap servers again.
 """
 
 from __future__ import annotations

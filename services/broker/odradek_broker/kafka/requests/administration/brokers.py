@@ -35,7 +35,7 @@ def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeCluste
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
             if message.endpoint_type == _CONTROLLERS
             else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="this is a broker, not a controller: use --bootstrap-server for it",
+            error_message="this is a broker, not a controller: use --bootstrap-server, not --bootstrap-controller",
             cluster_id="",
             brokers=[],
         )

@@ -45,7 +45,7 @@ async def alter_client_quotas(
     owners: list[int] = []
     quotas: list[pb.QuotaEntry] = []
     async for number, entry in request.in_turns(enumerate(message.entries)):
-        # In the controller's message each quota repeats the entity, so its length must be bounded.
+        # In the controller's message each quota repeats the entity, so the length of an entity must be bounded.
         if len(entry.entity) > len(_ENTITY_TYPES):
             text = f"an entity has at most {len(_ENTITY_TYPES)} parts, not {len(entry.entity)}"
             outcomes[number] = (ErrorCode.INVALID_REQUEST, text)

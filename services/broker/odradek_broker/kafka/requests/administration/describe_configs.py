@@ -4,8 +4,8 @@ The first source that sets a config determines the value:
 
     config of the topic > config of this broker > config of all brokers > this process's settings > built-in default
 
-If the topic does not set a config, the value is that of a broker config with another name (for `retention.ms` it is
-`log.retention.ms`). The response lists the whole chain as synonyms (KIP-226), and never contains the values of secrets.
+If the topic does not set a config, the value is that of the matching broker config (`log.retention.ms` for
+`retention.ms`). The response lists the whole chain as synonyms (KIP-226), and never contains the values of secrets.
 ListConfigResources lists the resources that have configs (KIP-1142); its version 0 lists only client metrics.
 """
 
@@ -44,7 +44,7 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
 _Refusal: TypeAlias = tuple[ErrorCode, str]
-# Resources of this type have no configs here, because brokers do not collect metrics from clients.
+# Resources of this type have no configs in this cluster, because its brokers do not collect metrics from clients.
 _CLIENT_METRICS: Final = 16
 _BROKER_LOGGER: Final = 8
 _KNOWN_TYPES: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})

@@ -45,7 +45,9 @@ async def _refuse_alterations(
 async def alter_user_scram_credentials(
     request: Request[AlterUserScramCredentialsRequest],
 ) -> AlterUserScramCredentialsResponse:
-    """Set and remove credentials. Each user has one result. If one change of a user is invalid, none is made."""
+    """Set and remove credentials. Each user has one result. If one change of a user is invalid, no change of that user
+    is made.
+    """
     items = _items(request)
     outcomes: dict[str, _Outcome] = {item.name: (ErrorCode.NONE, "") for item in items}
     counts = Counter((item.name, item.mechanism) for item in items)

@@ -70,7 +70,7 @@ def _only_validates(request: Request[UpdateFeaturesRequest]) -> bool:
 
 
 def _error_of(request: Request[UpdateFeaturesRequest], update: _Update) -> tuple[int, str]:
-    """Return the error of an update as far as this broker can tell. The controller checks every change again."""
+    """Return the error that this broker finds in an update, or NONE. The controller checks every change again."""
     invalid, feature = ErrorCode.INVALID_UPDATE_VERSION, shortened(update.feature)
     level = update.max_version_level
     lowest, highest = SUPPORTED_FEATURES.get(update.feature, (0, 0))

@@ -40,7 +40,8 @@ from odradek_protocol.kafka.messages import (
 )
 
 CLIENT_ID_CHARACTERS_MAX: Final = 255
-"""A group stores only the first characters of a client id, up to this number. Member ids begin with them."""
+"""A group stores only the first characters of a client id, up to this number. Member ids begin with these characters.
+"""
 _KNOWN_MEMBER_FROM: Final = 4
 _PROTOCOL_MAY_BE_NULL_FROM: Final = 7
 _SKIPS_ASSIGNMENT_FROM: Final = 9

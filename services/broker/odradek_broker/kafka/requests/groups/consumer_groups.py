@@ -81,7 +81,8 @@ def _beat(
     request: Request[ConsumerGroupHeartbeatRequest],
 ) -> _BeatResponse | Awaitable[_BeatResponse]:
     message = request.message
-    # From version 1 on, a client chooses its member id. In version 0, the broker chooses one in the first response.
+    # From version 1 on, a client chooses its member id. In version 0, the broker chooses the member id and returns it
+    # in the first response.
     if not message.member_id and (request.version >= 1 or message.member_epoch != 0):
         return _refused(request, ErrorCode.INVALID_REQUEST)
     names, owned = message.subscribed_topic_names, message.topic_partitions

@@ -1,4 +1,4 @@
-"""DeleteRecords: raises the log start offset of partitions. Clients send it to the leader of each partition."""
+"""DeleteRecords: raises the log start offset of partitions. Clients send the request to each partition's leader."""
 
 from __future__ import annotations
 

@@ -99,7 +99,8 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
                 wait_ms_max=wait_ms,
                 read_committed=message.isolation_level == _READ_COMMITTED,
                 client_rack=message.rack,
-                # A slice of a file must be sent immediately after the lease was checked, which a long response is not.
+                # A slice of a file must be sent immediately after the lease check. A long response is sent later,
+                # because it is encoded in steps.
                 may_send_files=not request.session.is_encrypted and not is_long,
                 pace=request.pace if is_long else None,
                 hold=partial(services.unsent.hold, this_fetch),

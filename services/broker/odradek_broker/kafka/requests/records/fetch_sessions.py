@@ -5,8 +5,8 @@
     epoch -1                     --> the session is deleted, and the response is full
 
 An incremental response omits partitions in which nothing changed since the last response. The number of sessions is
-bounded, and so is their memory, of all sessions and of each owner (`odradek_runtime.budget.shares`). At a bound, the
-least recently used session is deleted if it has been idle long enough. Otherwise the client gets no session (id 0) and
+bounded, and so is their memory, both in all and for each owner (`odradek_runtime.budget.shares`). At a bound, the least
+recently used session is deleted if it has been idle long enough. Otherwise the client gets no session (id 0) and
 continues with full requests. A client that may not read all topics that it fetches gets no session either, because a
 session contains only topics that its client may read. A session can be used only by the principal that created it.
 """
@@ -221,8 +221,8 @@ class FetchSessions:
         """Find, create or delete the session that a request names. Yields after every few partitions.
 
         The memory of the session counts against the share of `owner`. A session contains only partitions that the
-        client `may_read`. Other requests may run between the steps and delete the session; the result then has none,
-        or FETCH_SESSION_ID_NOT_FOUND.
+        client `may_read`. Other requests may run between the steps and delete the session; the result then has no
+        session, or the error FETCH_SESSION_ID_NOT_FOUND.
         """
         wanted = []
         may_read_all = True
@@ -283,7 +283,7 @@ class FetchSessions:
         """Update a session, and the memory that counts against its owner's share. `counted_bytes` are counted already.
 
         If the request is cancelled between two steps, because the connection was lost, the session contains partitions
-        that are not counted. It is then deleted.
+        that are not counted. Such a session is deleted.
         """
         try:
             growth = (yield from session.update(wanted, forgotten)) - counted_bytes
@@ -302,7 +302,7 @@ class FetchSessions:
         self.shares.give_back(session.owner, session.size_bytes)
 
     def _has_room(self, owner: str, size_bytes: int, now_ms: int) -> bool:
-        """Delete idle sessions until one of this size is possible. Return whether it is possible."""
+        """Delete idle sessions until there is room for a session of this size. Return whether there is room."""
         while size_bytes <= self.shares.owner_max and self._sessions_max:
             is_full = len(self._sessions) >= self._sessions_max
             if not is_full and self.shares.has_room(owner, size_bytes):

@@ -5,11 +5,12 @@ In ListOffsets, timestamps below zero have a special meaning:
     -1  the end: the high watermark, or the last stable offset for isolation level read_committed
     -2  the start of the log
     -3  the record with the greatest timestamp (KIP-734)
-    -4  the start of the local log (KIP-405), which is the start of the log here
+    -4  the start of the local log (KIP-405), which without remote storage is the start of the log
     -5  the last record in remote storage (KIP-1005)
     -6  the first record that is not yet in remote storage (KIP-1023)
 
-There is no remote storage. For -5 and -6, the response has no offset, as in Kafka for a topic without remote storage.
+Odradek has no remote storage. For -5 and -6, the response has no offset, as in Kafka for a topic without remote
+storage.
 
 OffsetForLeaderEpoch returns the end offset of a leader epoch, from which a consumer notices lost records (KIP-320).
 """

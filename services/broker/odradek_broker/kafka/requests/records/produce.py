@@ -132,7 +132,7 @@ class _OnePartition(Later[Encoded]):
 
 
 class _Produce:
-    """A request in progress. It counts the partitions whose outcome is pending."""
+    """A Produce request in progress, with the number of partitions whose outcome is pending."""
 
     __slots__ = (
         "_all_known",

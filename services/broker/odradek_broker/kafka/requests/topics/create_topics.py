@@ -218,7 +218,8 @@ async def create_partitions(request: Request[CreatePartitionsRequest]) -> Create
         state = find_topic(request, topic.name, None, Operation.ALTER)
         text = None
         if isinstance(state, TopicState) and topic.assignments == []:
-            # Null means that the controller chooses the replicas. An empty list has no replicas for the partitions.
+            # Null means that the controller chooses the replicas. An empty list would leave the new partitions without
+            # replicas.
             state = ErrorCode.INVALID_REPLICA_ASSIGNMENT
             text = (
                 "the list of assignments is empty: use null to let the controller choose replicas"

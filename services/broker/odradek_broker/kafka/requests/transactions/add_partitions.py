@@ -198,7 +198,7 @@ def _all(topics: Iterable[_NamedTopic], code: ErrorCode) -> _Codes:
 
 @handles(AddOffsetsToTxnRequest, while_=has_transactions)
 async def add_offsets_to_txn(request: Request[AddOffsetsToTxnRequest]) -> AddOffsetsToTxnResponse:
-    """Add the partition of `__consumer_offsets` that contains the offsets of the group."""
+    """Add the group's partition of `__consumer_offsets` to the transaction."""
     code = await _add_offsets(request)
     return AddOffsetsToTxnResponse(error_code=as_version(request, code))
 

@@ -40,7 +40,7 @@ _STATES = {status.kafka_name: status for status in TransactionStatus}
 
 @handles(ListTransactionsRequest, while_=has_transactions)
 async def list_transactions(request: Request[ListTransactionsRequest]) -> ListTransactionsResponse:
-    """List the transactional ids that this broker coordinates. The response also lists unknown state filters."""
+    """List the transactional ids that this broker coordinates. Unknown state filters are listed in the response."""
     message = request.message
     unknown = [name for name in message.state_filters if name not in _STATES]
     statuses = {_STATES[name] for name in message.state_filters if name in _STATES}
