@@ -30,7 +30,8 @@ from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.settings import is_given, settings_text, specs_of
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
-_PEER_MARGIN_S: Final = 2.0  # how much longer a call may take than the work at the other broker
+# Added to the timeout of the other broker's work, so that the broker's response can arrive.
+_PEER_MARGIN_S: Final = 2.0
 _TIMEOUT_MAX_S: Final = 60.0
 _SHARE_OF_DEADLINE: Final = 0.8
 _SOURCE_DYNAMIC_BROKER: Final = 2
@@ -46,8 +47,8 @@ def _forwards_the_rest(servicer: type[AdminServicer]) -> type[AdminServicer]:
     active controller.
 
     If the response has the field metadata_offset, the method waits until this broker's image has reached that offset,
-    so that the caller can read its own change here. The rights for each RPC are in `access/rights.py`; an RPC without
-    an entry there is refused.
+    so that the caller can read its own change from this broker. The rights for each RPC are in the tables of
+    `access/rights.py`; an RPC without an entry in these tables is refused.
     """
     for rpc in pb.DESCRIPTOR.services_by_name["AdminService"].methods:
         if rpc.name not in vars(servicer):

@@ -2,7 +2,7 @@
 session.
 
 Tokens are sent in the metadata of calls, which gRPC limits to 16 KiB, and the broker reads no message. Thus a caller
-that has not logged in cannot make the broker buffer a message, which may have 64 MiB. A login that does not complete
+that has not logged in cannot make the broker buffer a message, which may have 33 MiB. A login that does not complete
 within LOGIN_S_MAX is discarded. At most LOGINS_MAX logins are in progress, and at most LOGINS_PER_HOST_MAX from one
 address without a certificate. A failed login is reported without the reason, after the same delay as on the Kafka
 listeners. The reason is written to the audit log.
@@ -72,8 +72,8 @@ class AuthServicer:
         self._of_host: Counter[str] = Counter()
 
     async def authenticate(self, _requests: object, context: ServerContext) -> None:
-        """Handle one step of a login. For gRPC the request is a stream, so that the broker can leave its message
-        unread.
+        """Handle one step of a login. For gRPC the request is a stream, so that the broker can leave the stream's
+        messages unread.
         """
         if not self._mechanisms:
             await context.abort(

@@ -1,6 +1,6 @@
 """Authorization of clients' gRPC calls, before a servicer is called: identifies the caller and checks its rights.
 
-Unary methods are checked here, by the tables of `access.rights`; a method without an entry is refused. Streams and the
+This module checks unary methods by the tables of `access.rights`; a method without an entry is refused. Streams and the
 method Metadata check the rights themselves, with `Caller.may`. A stream is cancelled when the session with which it was
 opened ends.
 
@@ -59,7 +59,7 @@ Conversation: TypeAlias = Callable[[object, ServerContext], Awaitable[None]]
 
 
 class Authorization(grpc.aio.ServerInterceptor):
-    """Identifies the caller of each call. If the caller has no right to it, the servicer does not run."""
+    """Identifies the caller of each call. If the caller has no right to the call, the servicer does not run."""
 
     def __init__(
         self,

@@ -160,7 +160,8 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 timeout_s=metadata_changes.READABLE_S_MAX,
             )
         image = self._partitions.image
-        # The response has the image's offset from now, so that no topic that is added below is older than the offset.
+        # The offset in the response is that of the image before the topics are added, so no topic is older than the
+        # offset.
         response = self._metadata(image, [])
         hidden: list[str] = []
         async for name in in_turns(all_topics(image) if request.all_topics else named):

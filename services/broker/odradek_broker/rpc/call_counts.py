@@ -85,7 +85,8 @@ class GrpcCalls:
 
 def _code_of(context: ServerContext) -> str:
     """Return the name of the status that a handler has set before it raised; UNKNOWN if it set none."""
-    code: object = context.code()  # what `abort` or `set_code` was given; the number 0 before that
+    # The argument of `abort` or `set_code`, or the number 0 before such a call.
+    code: object = context.code()
     if isinstance(code, grpc.StatusCode):
         return code.name
     return _NAMES.get(code, "UNKNOWN") if isinstance(code, int) else "UNKNOWN"

@@ -10,8 +10,8 @@ A caller's principal comes from the first of these sources that exists:
   3. The subject of the certificate, as on the Kafka listeners.
   4. User:ANONYMOUS, which a listener that requires a login (SASL_...) refuses.
 
-Every refusal is written to the audit log. Equal refusals are logged once a minute, those of one client at a limited
-rate, and long names are shortened.
+Every refusal is written to the audit log. Equal refusals are logged once a minute, the refusals of one client are
+logged at a limited rate, and long names are shortened.
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ class Callers:
         )
 
     def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-        """Return whether the headers of a call name a session that is logged in, so that the broker reads the request.
+        """Return whether the broker may read the request of a call: the listener requires no login, or the headers name
+        a valid session.
 
         `identify` checks the caller itself later.
         """
@@ -320,7 +321,9 @@ def _unauthenticated(details: str) -> Refused:
 def log_refusal(
     refusals: RefusalLines, kind: str, principal: str, host: str, **fields: str
 ) -> None:
-    """Write a refusal to the audit log, unless an equal one was logged a moment ago or the client has too many."""
+    """Write a refusal to the audit log, unless an equal one was logged a moment ago or the client has too many
+    refusals.
+    """
     written = {name: shortened(value) for name, value in fields.items() if value}
     entry = (kind, *written.values())
     unlogged = refusals.admit(owner_of(principal, host), entry, monotonic_ms() / 1000)

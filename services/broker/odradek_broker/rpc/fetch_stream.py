@@ -1,10 +1,10 @@
-"""One client's Fetch stream. The broker sends records of the partitions that the client has added, as long as the
-client has granted it credit, which is counted in bytes.
+"""One client's Fetch stream. The broker sends records of the partitions that the client has added, up to the number of
+bytes for which the client has granted credit.
 
 The task of the stream waits until a partition has new records, or the client sends credit or changes the set of
 partitions. Then it reads the partitions in turn and sends messages of bounded size. A partition is removed from the set
-after an error, or at the end offset that the client has given for it. The lease and the role are checked just before
-records are sent (rule R13 of partition/README.md).
+after an error, or at the end offset that the client has given for it. The replica's lease and role are checked just
+before records are sent (rule R13 of partition/README.md).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ several calls.
 
 
 class HangingCalls:
-    """Serves these RPCs for the partitions that this broker leads."""
+    """Serves the RPCs about producers and hanging transactions, for the partitions that this broker leads."""
 
     def __init__(
         self,

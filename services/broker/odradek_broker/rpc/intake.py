@@ -1,6 +1,6 @@
 """Limits on the requests of gRPC clients: the number of calls, of partly received requests, and of items in a request.
 
-gRPC has a single limit of the message size for a listener, which must allow the largest record. It keeps the received
+gRPC has a single limit of the message size for a listener, which must allow the largest record. gRPC keeps the received
 part of a message as long as the call lasts. Therefore gRPC is not allowed to read the requests of unary calls at once.
 A call waits until its request may be read, and until then costs only the flow-control window of its stream. Few
 requests are read at the same time, and each has a time limit. The items of a request are counted before it is decoded

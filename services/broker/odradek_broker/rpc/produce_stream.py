@@ -1,7 +1,7 @@
 """One client's Produce stream. The broker receives requests, and sends each response when its request is complete.
 
 The broker stops reading while too many requests have no response, so that a client cannot fill the broker's memory. The
-lease and the role are checked just before a response is sent (rule R13 of partition/README.md).
+replica's lease and role are checked just before a response is sent (rule R13 of partition/README.md).
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class ProduceStream:
         transactional_id = request.transactional_id
         refused_all, transaction = self._transaction_refusal(transactional_id), None
         if transactional_id:
-            # In this protocol, not the client but the partition leader adds a partition to the transaction (KIP-890).
+            # gRPC clients do not add partitions to a transaction; each partition leader adds its own partition
+            # (KIP-890).
             transaction = ProduceTransaction(transactional_id, RegistrationMode.ADD)
         pace = self._caller.pace
         for number, part in enumerate(request.partitions):

@@ -232,7 +232,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def ForgetSteps(
         self, request: pb.ForgetStepsRequest, context: ServerContext
     ) -> pb.ForgetStepsResponse:
-        """Delete the record of which steps (micro-batches) of a streaming query are complete."""
+        """Delete the ledger of a query, which contains the query's last complete step (micro-batch)."""
         return await self._at_coordinator(
             "ForgetSteps",
             request,

@@ -148,7 +148,9 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def CommitTransactionOffsets(
         self, request: pb.CommitTransactionOffsetsRequest, context: ServerContext
     ) -> pb.CommitTransactionOffsetsResponse:
-        """Add offsets of a group to a transaction, which commits them. The group's coordinator serves this call."""
+        """Add offsets of a group to a transaction, so that they are committed when the transaction commits. The group's
+        coordinator serves this call.
+        """
 
         def refuse(code: ErrorCode) -> pb.CommitTransactionOffsetsResponse:
             return pb.CommitTransactionOffsetsResponse(error_code=code)

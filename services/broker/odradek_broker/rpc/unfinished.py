@@ -1,5 +1,5 @@
-"""Limits the memory of unfinished messages on gRPC streams. Their size is estimated, and streams are ended if it is too
-large.
+"""Limits the memory of unfinished messages on gRPC streams. The broker estimates their size, and ends streams if the
+size is too large.
 
 gRPC does not report to a server that a part of a message has arrived. A stream that waits for its next message looks
 the same whether it is idle or gRPC has buffered 32 MiB of a message that never ends. The kernel counts the bytes that a
@@ -10,8 +10,8 @@ client stays near zero, however long its connection exists.
 
 Each stream is allowed a window of buffered bytes. If an owner (a principal or an address, see
 `odradek_runtime.budget.shares`) exceeds its limit beyond these windows, or all owners together do, the broker ends
-streams that wait for a message, on the connections with the most buffered bytes. They end with UNAVAILABLE, and their
-memory is freed. Honest clients open a new stream and send again.
+streams that wait for a message, on the connections with the most buffered bytes. The ended streams get the status
+UNAVAILABLE, and their memory is freed. Honest clients open a new stream and send again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Connection:
 
 
 class UnfinishedMessages:
-    """Estimates how many bytes of unfinished messages gRPC has buffered for each connection. It does no I/O."""
+    """Estimates how many bytes of unfinished messages gRPC has buffered for each connection. This class does no I/O."""
 
     def __init__(
         self, *, owner_bytes_max: int = OWNER_BYTES_MAX, total_bytes_max: int = TOTAL_BYTES_MAX
@@ -234,7 +234,7 @@ class ConnectionWatch:
         self._ages: dict[int, dict[Peer, None]] = {}
 
     def add_port(self, port: int) -> None:
-        """Add a listener's port to those whose connections are checked."""
+        """Add a listener's port, so that its connections are checked, too."""
         self._ports.append(port)
         self._ages[port] = {}
 
