@@ -257,8 +257,9 @@ class Simulation:
             self.topics = (*self.topics, PRESSED)
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
         if self.extra is Extra.ROLL:
-            # A broker that was killed or cut off just before the faults ended may still be fenced later, and then two
-            # brokers would be down: nobody begins a rolling restart before all brokers have sent heartbeats again.
+            # A broker that was killed or cut off just before the faults ended may still be fenced later, and two
+            # brokers would then be down. The run waits, as an operator would, until all brokers have sent
+            # heartbeats again.
             self.scheduler.run(max(self.scheduler.now_us, healed_us + SESSION_TIMEOUT_MS * MS))
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
             names = tuple(topic.name for topic in TOPICS)

@@ -201,9 +201,8 @@ class WriteAheadLog:
             self._file_bytes += len(frame)
         self._position += len(frame)
         self._last = write.last
-        if (
-            write.resets
-        ):  # the reset is durable, so segments with older entries are not needed any more
+        # The reset is durable now, so the segments with older entries are not needed any more.
+        if write.resets:
             self._remove_segments(len(self._segments) - 1)
         return len(frame)
 
