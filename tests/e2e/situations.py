@@ -231,7 +231,7 @@ def _no_tls(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a data directory of another cluster",
-    "... belongs to the cluster ..., this one is other: use the right data "
+    "... belongs to the cluster ..., not to other: use the right data "
     "directory, or format a new one",
 )
 def _other_cluster(cluster: EmbeddedCluster) -> str:
@@ -242,7 +242,7 @@ def _other_cluster(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a data directory of another broker",
-    "... belongs to node 1, this one is 2: use the right data directory, or format a new one",
+    "... belongs to node 1, not to node 2: use the right data directory, or format a new one",
 )
 def _other_broker(cluster: EmbeddedCluster) -> str:
     with tempfile.TemporaryDirectory() as folder:

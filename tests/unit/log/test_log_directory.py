@@ -70,8 +70,8 @@ def test_a_held_directory_names_its_holder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "node", "message"),
     [
-        ("other", 3, "belongs to the cluster weaving, this one is other"),
-        ("weaving", 4, "belongs to node 3, this one is 4"),
+        ("other", 3, "belongs to the cluster weaving, not to other"),
+        ("weaving", 4, "belongs to node 3, not to node 4"),
     ],
 )
 def test_a_directory_of_somebody_else_is_refused_and_left_alone(

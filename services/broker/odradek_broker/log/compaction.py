@@ -1,25 +1,25 @@
 """Compaction: only the last value of each key is kept (`cleanup.policy=compact`).
 
-A pass covers the closed segments up to the *limit*. Everything below the limit is durable, below the high watermark,
-and belongs to no open transaction. A pass has two phases:
+A pass covers the closed segments up to the *limit*. Everything below the limit is durable and below the high
+watermark, and belongs to no open transaction. A pass has two phases:
 
     1  read the dirty part (from the end of the last pass on) and map each key to its last offset
-    2  copy each run of segments into one new segment, without the records that the map outdates, and
-       replace the run by the new segment (segments/swap.py)
+    2  copy each run of segments into one new segment, without the records for whose key the map has
+       a later offset, and replace the run by the new segment (segments/swap.py)
 
 The following is kept, with its offset and its timestamp:
 
     a record       if the map has no later record of its key; never a record of an aborted transaction
                    or without a key
     a tombstone    (null value) like a record, until its batch's delete horizon, which is
-                   now + `delete.retention.ms` at the first compaction of the batch (KIP-534); longer while an
-                   earlier batch has too many records to look for the key's values in it
+                   now + `delete.retention.ms` at the first compaction of the batch (KIP-534); longer if an
+                   earlier batch has too many records to decode, because it may have values of the key
     a marker       as long as batches of its transaction are kept, even without records: without the
                    marker, a replay would find the transaction open; after that, until its delete horizon
     a batch        that cannot be decoded although its CRC matches, because the producer wrote it so,
                    or that has too many records to decode at once
-    an empty       (its header alone) if it is its producer's last batch, for the sequence numbers, or
-    batch          the last of its run, so that each segment still ends where the next one begins
+    a header       (the batch has no records) if it has the last sequence numbers of its producer, or if
+                   the batch is the last of its run: each segment must end where the next one begins
 
 Invariants: offsets never change; for every key the last value below the limit stays; a consumer that reads from the
 start within `delete.retention.ms` sees every tombstone that follows a value it has read.
@@ -70,9 +70,9 @@ from odradek_protocol.records.hashes import crc32c
 KEYS_MAX: Final = 1_000_000
 RECORDS_MAX: Final = 500_000  # a batch with more records is not decoded but kept
 SLICE_MS: Final = 5
-_KEY_BYTES_MAX: Final = 32  # the map has digests of longer keys, which are longer than this
+_KEY_BYTES_MAX: Final = 32  # of a longer key, the map has a digest, which has one byte more
 WRITE_BYTES: Final = 1 << 20
-_HORIZON_MS_MAX: Final = 1 << 62  # because delete.retention.ms may have any value of 63 bits
+_HORIZON_MS_MAX: Final = 1 << 62  # now + delete.retention.ms may exceed 63 bits
 _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 
@@ -107,7 +107,7 @@ class CompactJob:
     keys_max: int = KEYS_MAX
     is_done: bool = False
     error: OSError | None = None
-    end_offset: Offset = NO_OFFSET  # after the pass, the log is compacted below this
+    end_offset: Offset = NO_OFFSET  # after the pass, the log is compacted below this offset
     records_read: int = 0
     records_kept: int = 0
     ready: list[CompactedRun] = field(default_factory=list)
@@ -116,8 +116,8 @@ class CompactJob:
     _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     # Ids of producers with kept batches of a transaction whose marker this pass has not reached yet.
     _open_transactions: set[int] = field(default_factory=set)
-    # Whether a batch with too many records was kept. It may have earlier values of any key, so tombstones after it must
-    # be kept, too.
+    # Whether a batch with too many records was kept. That batch may contain earlier values of any key, so tombstones
+    # after the batch must be kept, too.
     _has_skipped_records: bool = False
 
     def run_slice(
@@ -162,17 +162,17 @@ class CompactJob:
                 continue
             run.new.remove_files()
             run.new.close()
-            # If all segments of the run have expired since, the run needs no compaction any more.
+            # If all segments of the run have expired since the copy, the run needs no compaction any more.
             if is_cut or present:
                 self._give_up()
         return is_swapped
 
     def _give_up(self) -> None:
         """End the pass, because a run could not be replaced. A later pass compacts everything that was dirty before
-        this one.
+        this pass.
 
-        If this pass went on, it could remove tombstones, or end with everything compacted, while earlier values of
-        their keys are still in that run. These values would then be the last values of their keys.
+        If this pass continued, it could remove the tombstone of a key that still has an earlier value in the run that
+        was not replaced, or count that run as compacted. The earlier value would then be the last value of the key.
         """
         self._steps = iter(())  # the pass has just completed a run, so no new segment is unfinished
         self.end_offset, self.is_done = NO_OFFSET, True
@@ -358,7 +358,7 @@ class CompactJob:
         return self._encoded(header, kept_records, horizon_ms)
 
     def _note_kept(self, header: Header) -> None:
-        """Record that a batch, or at least its header, is kept, so that the marker of its transaction is kept, too."""
+        """Record that a batch, or at least its header, is kept, so that its transaction's marker is kept, too."""
         if header.is_transactional and not header.is_control:
             self._open_transactions.add(header.producer_id)
 
@@ -442,8 +442,8 @@ def _records(data: bytes) -> list[Record] | None:
 def _within_reach(record: Record, base_timestamp_ms: int) -> Record:
     """Return the record, with the nearest timestamp that a batch with this base timestamp can have.
 
-    Timestamps are written as differences of 64 bits from the base timestamp, which may become the delete horizon. A
-    client may have sent a timestamp that is too far from it.
+    A batch stores timestamps as 64-bit differences from its base timestamp, and compaction may set the base timestamp
+    to the delete horizon. A timestamp from a client may be too far from the new base timestamp.
     """
     lowest_ms = base_timestamp_ms - (1 << 63)
     timestamp_ms = min(max(record.timestamp_ms, lowest_ms), lowest_ms + (1 << 64) - 1)
@@ -459,7 +459,7 @@ def _within_reach(record: Record, base_timestamp_ms: int) -> Record:
 
 
 def _short(key: bytes) -> bytes:
-    """Return the key, or a digest of a long key. A digest never equals a short key, because it is longer."""
+    """Return the key, or a digest of a long key. A digest never equals a short key, because each digest is longer."""
     if len(key) <= _KEY_BYTES_MAX:
         return key
     return b"\x00" + blake2b(key, digest_size=_KEY_BYTES_MAX).digest()

@@ -482,8 +482,8 @@ class LogDirectory:
     def begin_checkpoint(self) -> CheckpointJob:
         """Return a job that writes the offset checkpoints; the caller runs it on a disk thread, about every 5 s.
 
-        It must not be called before the registration that reports `LoadReport.power_loss` was accepted: until then the
-        next start must still find the old files, which show the loss.
+        It must not be called before the registration that reports `LoadReport.power_loss` was accepted: until then, the
+        next start must find the old files, which show the loss.
         """
         self.due.checkpoint = False
         return self._checkpoints.begin(list(self._logs.values()))
@@ -504,8 +504,8 @@ class LogDirectory:
     def due_flushes(self, *, now_ms: int) -> Generator[None, None, list[PartitionLog]]:
         """Return the logs of this directory that need a full sync, as the function `due_flushes` does.
 
-        While most of the files that logs keep open are unsynced (`is_crowded`), all unsynced logs are returned. It
-        yields after every `LOGS_PER_STEP` logs, so that the caller can let the event loop run other work.
+        While most of the files that logs keep open are unsynced (`is_crowded`), all unsynced logs are returned. This
+        generator yields after every `LOGS_PER_STEP` logs, so that the caller can let the event loop run other work.
         """
         unsynced: list[tuple[int, PartitionLog]] = []
         for number, key in enumerate(list(self.due.unflushed), 1):
@@ -573,7 +573,7 @@ class LogDirectory:
 
 FLUSH_BYTES_MAX: Final = 64 << 20  # a log with so many unsynced bytes is synced
 FLUSH_AGE_MS_MAX: Final = 60_000
-# While all logs together have more unsynced bytes, logs are synced. This bounds what a restart has to scan.
+# While all logs together have more unsynced bytes than this, logs are synced. This bounds what a restart has to scan.
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30
 FLUSHES_AT_ONCE_MAX: Final = 64
 LOGS_PER_STEP: Final = 500

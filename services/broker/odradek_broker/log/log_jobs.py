@@ -185,7 +185,7 @@ class TruncateJob(StorageJob):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
                     segment.remove_files()
-            # `active` replaces this segment. A thread that still reads the old one may see the truncated file.
+            # `active` replaces `victim`. A thread that still reads `victim` may see the truncated file.
             victim.is_retired = True
             file.truncate(position)
             file.sync()

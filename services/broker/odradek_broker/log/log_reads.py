@@ -143,9 +143,9 @@ class ReadResult(NamedTuple):
 
     `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch; it may be below the
     requested offset. `end_offset` is the exclusive end of the last batch, where the next read begins. Without slices,
-    `start_offset` and `end_offset` are the requested offset, with one exception: if compaction left no batch between it
-    and the end of the range, `end_offset` is the end of the range. A `file_slice`, if the caller asked for one,
-    contains all batches instead of `slices`.
+    `start_offset` and `end_offset` are the requested offset, with one exception: if compaction left no batch between
+    the requested offset and the end of the range, `end_offset` is the end of the range. A `file_slice`, if the caller
+    asked for one, contains all batches instead of `slices`.
     """
 
     slices: Sequence[bytes | memoryview]
@@ -252,7 +252,7 @@ class ReadPlan:
     def _read_file(self, segment: Segment, file: File, size_bytes: int) -> ReadResult | None:
         start, head = segment.locate(file, self._start_offset, size_bytes)
         if head is None:
-            # Compaction keeps a segment's last batch. So if no batch is found, a damaged length field hides it.
+            # Compaction keeps a segment's last batch. So if no batch is found, a damaged length field hides that batch.
             if self._start_offset < min(segment.end_offset, self._end_offset):
                 raise CorruptBatch(
                     f"the segment has no batch with the offset {self._start_offset} or a later one"
@@ -351,8 +351,8 @@ def _last_batch_before(
 def end_before_damage(
     directory: Path, damage: tuple[int, int], start_offset: Offset, end_offset: Offset
 ) -> Offset:
-    """Return where a read must end in a log with a damaged batch. `damage` has the first offset of the batch and its
-    last offset + 1.
+    """Return the offset at which a read must end in a log with a damaged batch. `damage` has the first offset of the
+    batch and its last offset + 1.
 
     Raises LogDamaged if the read would begin in the damaged batch.
     """

@@ -57,8 +57,8 @@ def find_greatest(
     segments: SegmentList,
     log_start_offset: Offset,
 ) -> TimestampOffset | None:
-    """Return the first record with the greatest timestamp of the log; None if there is no record. Raises like
-    `find_timestamp`.
+    """Return the first record with the greatest timestamp of the log; None if there is no record. Raises the
+    same errors as `find_timestamp`.
     """
 
     def find(now: Sequence[Segment]) -> TimestampOffset | None:

@@ -7,11 +7,12 @@ are closed, and a file is opened again by its path at the next use.
     clean    a sync covered all bytes of the file    closed first; among the clean files, the one synced longest ago
     dirty    the file has bytes that no sync covered  synced before it is closed
 
-A dirty file must not be closed without a sync. When the kernel fails to write its pages back, it marks them clean and
-reports the error to the descriptors that are open, or to a later one only while it keeps the inode in memory. A sync
-through a descriptor that was opened after that would succeed although bytes are lost. `Upkeep` syncs the oldest logs on
-a disk thread as soon as half of the files are dirty (`is_crowded`). If all of them are dirty nevertheless, one is
-synced on the event loop: a broker with so few descriptors writes at the speed of its disk, but loses nothing.
+A dirty file must not be closed without a sync. When the kernel fails to write its pages back, it marks the pages clean
+and reports the error to the descriptors that are open, or to a descriptor that is opened later, as long as the kernel
+keeps the inode in memory. A sync through a descriptor that is opened even later would succeed although bytes are lost.
+`Upkeep` syncs the oldest logs on a disk thread as soon as more than half of the files are dirty (`is_crowded`). If all
+of them are dirty nevertheless, one is synced on the event loop: a broker with so few descriptors writes at the speed of
+its disk, but loses nothing.
 
 The limit counts a segment from the moment at which a log owns it. Only the event loop uses the descriptors of these
 segments, because work on disk threads has descriptors of its own (`Segment.handle`). So no descriptor is closed while a
@@ -68,7 +69,7 @@ class OpenFiles:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether at least half of the files that may be open are dirty (unsynced), so that logs should be synced
+        """Whether more than half of the files that may be open are dirty (unsynced), so that logs should be synced
         earlier than their age and size require.
         """
         return len(self._dirty) * 2 > max(self._files_max(), 1)

@@ -10,8 +10,8 @@ event loop and returns a job, `job.run()` waits for the disk on a disk thread, a
 the event loop.
 
 Invariants: a batch is recorded in memory only after its bytes were written. Each segment begins at the end offset of
-the previous one, even if compaction left gaps between batches, so that recovery detects bytes that were lost with the
-power. The durable end moves only when a sync that began after those bytes were written has succeeded; the recovery
+the previous one, even if compaction left gaps between batches, so that recovery detects bytes that a power loss has
+removed. The durable end moves only when a sync that began after those bytes were written has succeeded; the recovery
 point moves only when indexes, epochs and a producer snapshot up to it were written as well. After a failed write or
 sync every change raises StorageFailed.
 """
@@ -118,7 +118,8 @@ class PartitionLog:
     ) -> None:
         self._storage, self._health, self._recent = storage, health, recent
         self._tail: Tail = {}
-        self.damage: tuple[int, int] | None = None  # first offset and last + 1 of a damaged batch
+        # The first offset of a damaged batch, and its last offset + 1.
+        self.damage: tuple[int, int] | None = None
         self._segments = SegmentList(loaded.segments, storage.open_files)
         self.id = id_
         self._progress = SyncProgress(self._segments, loaded, self.id, due, is_new=is_new)
@@ -130,14 +131,15 @@ class PartitionLog:
         self.log_end_offset = Offset(self._segments.active.end_offset)
         self._lower_checkpoints = lower_checkpoints
         self._jobs_lock: threading.Lock | None = None  # lets only one job of this log run at a time
-        self._generation = 0  # each truncation raises it, and older jobs are stale
+        self._generation = 0  # a truncation raises this: older jobs are then stale
         self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
         """Upper bounds of recovery point and log start in checkpoints that are written during a truncation."""
         self.config = config
-        self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below this
+        # The log is compacted below this offset.
+        self.cleaned_offset = min(cleaned_offset, self.log_end_offset)
         self.is_intact = True  # false: a truncation failed half-way; the log must be reopened
-        self.is_trusted = True  # false after an internal error: the next start trusts only files
+        self.is_trusted = True  # false after an internal error: no clean marker is written
 
     def append(self, batches: ByteBuffer, *, now_ms: int, retain: bool = True) -> AppendInfo:
         """Write complete, validated batches with their final offsets at the end of the log: write(2) without a sync.
@@ -145,9 +147,9 @@ class PartitionLog:
         A leader sets the offsets, from `log_end_offset` on, and its epoch before the call; a follower passes the
         batches as received. Offsets must rise (compaction leaves gaps), and epochs must not fall. The buffer must not
         change afterwards, because readers of the tail get it, unless `retain` is false. The append may begin a new
-        segment, and records epochs, producers and transactions. After StorageFailed the append does not count. After
-        StorageRefused the files are unchanged, too, if `is_intact`. Raises CorruptBatch, before any write, if a batch
-        is invalid."""
+        segment, and records epochs, producers and transactions. After StorageFailed the batches do not count as
+        appended; after StorageRefused the files are unchanged as well, if `is_intact` is true. Raises CorruptBatch,
+        before any write, if a batch is invalid."""
         self._health.check_room()
         assert not self._is_truncating, self.id
         headers, newest_ms = headers_of(batches, self.log_end_offset)

@@ -1,7 +1,7 @@
 """The state of one partition's idempotent and transactional producers (KIP-98).
 
-For each producer id it has the epoch and the last five batches, because a client has at most five requests in flight
-and may retry any of them. A batch is
+For each producer id the state has the epoch and the last five batches, because a client has at most five requests in
+flight and may retry any of them. A batch is
 
     new         it continues the last sequence, begins an epoch at 0, or the producer is unknown
     duplicate   its sequences are those of a stored batch: the response has the offsets of the stored batch
@@ -13,7 +13,7 @@ batch of a producer may have been its second batch, while the first one was not 
 
 A transaction of a producer is
 
-    ongoing        from its first transactional batch to its marker; read_committed stops before it
+    ongoing        from its first transactional batch to its marker; read_committed readers stop before that batch
     unreplicated   its marker is appended, but not below the high watermark yet
     deleted        afterwards, except that an abort stays in the transaction index
 
@@ -22,7 +22,7 @@ same state from a snapshot and a replay. Entries are never changed in place: a c
 snapshot that a thread may write to disk.
 
 Invariant: ongoing transactions are in the order of their first offsets, because they are added as the log grows; the
-first one has the first undecided offset.
+first one therefore begins at the lowest undecided offset.
 
 A snapshot `<offset>.snapshot` has the producers at the time when `<offset>` was the log end offset:
 
@@ -32,8 +32,8 @@ A snapshot `<offset>.snapshot` has the producers at the time when `<offset>` was
             int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
             int64 timestamp, int32 coordinator epoch, int64 first offset of its transaction or -1
 
-Kafka's format has one batch of each producer. After a restart a client may retry one of the four batches before it, and
-Kafka can only refuse that batch with an error. So the other batches follow at the end, where Kafka's reader ignores
+Kafka's format has one batch of each producer. After a restart a client may retry one of the four batches before that
+one, and Kafka can only refuse it with an error. So the other batches follow at the end, where Kafka's reader ignores
 them (the CRC covers them, too):
 
     4 bytes "ODRK", int32 number of batches, and for each:

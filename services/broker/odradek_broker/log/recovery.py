@@ -2,8 +2,8 @@
 
     1  leftover files are deleted; a compaction that had finished its new segment is completed
     2  segments below the recovery point: their indexes are checked, and rebuilt if necessary
-    3  segments past it: every batch is read and its CRC checked; the log ends before the first
-       incomplete batch or hole between two segments, and everything behind is deleted
+    3  segments past the recovery point: every batch is read and its CRC checked; the log ends before the
+       first invalid or incomplete batch, or hole between two segments; everything after that is deleted
     4  epochs: from the checkpoint up to the recovery point, from batch headers past it
     5  producers: from the newest snapshot at or below the recovery point, and a replay of headers
 
@@ -128,7 +128,7 @@ class Recovery:
         active = self._segments[-1]
         end = Offset(active.end_offset)
         # Delete a stored log start above the log end. Otherwise the next start would hide records that are appended
-        # below it until then.
+        # below that log start until then.
         if has_log_start:
             forget_log_start(self.storage, self.directory, above=end)
         durable = max(self.high_watermark or 0, self.recovery_point or 0)
@@ -296,8 +296,8 @@ class Recovery:
         return start
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Write a segment's indexes to their files. If the disk is full, they stay in memory until a later
-        full sync.
+        """Write a segment's indexes to their files. If the disk is full, the indexes stay in memory until a
+        later full sync.
         """
         try:
             segment.write_indexes(sync=False)

@@ -16,11 +16,11 @@ errno, and any error of a sync, counts as a disk error, because it is unknown wh
 fdatasync the kernel may have dropped the dirty pages and marked them clean, so a second fdatasync that succeeds proves
 nothing. Therefore any error of a sync is turned into EIO here.
 
-The log turns the first DISK error into `StorageFailed`. After that it acknowledges no write to the directory until the
-process restarts (rule R11). A full disk is no failure: a write that finds no space does not affect earlier writes. The
-error becomes `StorageFull`, the caller removes the bytes that reached the file, and the directory accepts no writes
-until space is free again (`DirectoryHealth.has_room_again`). A PROCESS error becomes `StorageRefused`: the caller
-removes the bytes that reached the file, and no other partition is affected.
+The log turns the first DISK error into `StorageFailed`. After that the log acknowledges no write to the directory until
+the process restarts (rule R11 in partition/README.md). A full disk is no failure: a write that finds no space does not
+affect earlier writes. The error becomes `StorageFull`, the caller removes the bytes that reached the file, and the
+directory accepts no writes until space is free again (`DirectoryHealth.has_room_again`). A PROCESS error becomes
+`StorageRefused`: the caller removes the bytes that reached the file, and no other partition is affected.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class File(Protocol):
         """Return the inode number of the file. A copy of the file has another inode number."""
 
     def duplicate(self) -> File:
-        """Return a second handle for use in a thread, which must close it. Closing this handle does not close it."""
+        """Return a second handle for use in a thread, which must close it. Each handle is closed by itself."""
 
     def close(self) -> None: ...
 

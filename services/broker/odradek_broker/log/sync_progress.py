@@ -78,15 +78,16 @@ class SyncProgress:
         self.durable_end = self.recovery_point = recovery_point = loaded.recovery_point
         # The segment, and the position in it, at which the last full sync ended.
         self._mark = (segments.active, loaded.recovery_position)
-        # These are tuples, because they change rarely, and an empty list for each partition takes 56 bytes.
+        # The next four fields are tuples, because they change rarely, and an empty list for each partition takes 56
+        # bytes.
         self._snapshot_offsets = tuple(loaded.snapshot_offsets)
         self._roll_snapshots: tuple[Snapshot, ...] = ()
         self._unsynced = tuple([s for s in segments.all[:-1] if s.end_offset > recovery_point])
         self._unindexed = self._unsynced
         self._epochs_written = -1 if loaded.epochs.changes else 0
         self.is_new = is_new  # whether the directory of this log may not be durable yet
-        # It rises when a segment file is created. It begins at 1, because the directory of a log that was just opened
-        # may not be synced.
+        # This count rises when a segment file is created. It begins at 1, because the directory of a log that was just
+        # opened may not be synced.
         self.directory_changes = 1
         self._directory_synced = 0
         self.is_under_way = False
@@ -171,7 +172,7 @@ class SyncProgress:
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = tuple([s for s in self._unsynced if s.end_offset > job.end_offset])
         if not job.full:
-            # The job was begun as a full sync, but its indexes were refused.
+            # The job was begun as a full sync, but its indexes could not be written.
             if job.since_ms is not None:
                 self.since_ms = job.since_ms
             return
@@ -188,7 +189,7 @@ class SyncProgress:
         self._segments.close_unused(may_drop=self.may_drop)
 
     def was_refused(self, job: SyncJob) -> None:
-        """Record that a sync failed or was refused, so that the next one covers the same work."""
+        """Record that a sync failed or was refused, so that the next sync covers the same work."""
         self.directory_changes += job.sync_directory
         self.is_full_wanted |= job.full
         if job.since_ms is not None:

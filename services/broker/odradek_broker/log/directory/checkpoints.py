@@ -1,9 +1,9 @@
 """The offset checkpoints of a data directory: one offset for each partition, in Kafka's format.
 
-    recovery-point-offset-checkpoint    below it everything is durable and indexed: never scanned
+    recovery-point-offset-checkpoint    everything below this offset is durable and indexed, and not scanned at start
     replication-offset-checkpoint       high watermark
-    log-start-offset-checkpoint         log start offset, where it is not the first segment's base
-    cleaner-offset-checkpoint           below it the log is compacted
+    log-start-offset-checkpoint         log start offset, unless it is 0
+    cleaner-offset-checkpoint           the log is compacted below this offset
 
     0                                   version
     <count>
@@ -83,8 +83,8 @@ class OffsetCheckpoint:
         return dict(self._offsets)
 
     def get(self, partition: TopicIdPartition) -> Offset | None:
-        """Return the file's offset of one partition; None if it has none. This does not wait for a write, which may
-        take long.
+        """Return the file's offset of one partition; None if the file has none. Does not wait for a running write,
+        which may take long.
         """
         return self._offsets.get(partition)
 
@@ -131,7 +131,8 @@ class Checkpoints:
         self.high_watermarks = OffsetCheckpoint(storage, path / HIGH_WATERMARKS)
         self.log_starts = OffsetCheckpoint(storage, path / LOG_STARTS)
         self.cleaned = OffsetCheckpoint(storage, path / CLEANED)
-        # Logs that were removed since the last checkpoint. The files, or a job that is writing them, may contain them.
+        # Logs that were removed since the last checkpoint. The checkpoint files, or a job that is writing the files,
+        # may still contain these logs.
         self._left: set[TopicIdPartition] = set()
 
     def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
@@ -170,7 +171,8 @@ class CheckpointJob:
 
     The event loop may change offsets while the job reads them. Each offset was right at some moment after the tickets
     were made, and a truncation that begins later makes the tickets invalid. A truncation that was already running may
-    have lowered the file: `cut_limits` of the log applies until the truncation is finished.
+    have lowered the files before the tickets were made, so until that truncation is finished, the job writes no offset
+    above the log's `cut_limits`.
     """
 
     __slots__ = (

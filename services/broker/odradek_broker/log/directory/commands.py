@@ -4,7 +4,7 @@
     ... adopt DIR INCARNATION    assign the directory to that metadata log; `none`: to any metadata log
 
 Exit status 1 means that the command failed; one line on stderr has the reason. The broker may run while strays are
-printed or removed: a stray is renamed before it is removed, so it is either restored or removed.
+printed or removed: a stray is renamed before it is removed, so no stray is both restored and removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def strays(path: Path, chosen: set[str]) -> None:
             continue
         if chosen:
             renamed = removed_stray(storage, path, stray)
-            # If the file does not exist, the broker has restored the stray log in the meantime.
+            # If the directory does not exist, the broker has restored the stray log in the meantime.
             if storage.exists(renamed):
                 storage.remove_tree(renamed)
         print(json.dumps(asdict(stray)))

@@ -242,8 +242,8 @@ class DirectoryLoad:
             except (FileNotFoundError, ValueError):
                 if is_formatted(self.storage, path):
                     continue  # the data directory of another broker
-                # Without data, the last process died while it created the partition. Any other directory may be an
-                # operator's, whose name only looks like that of a partition.
+                # A directory without data is from a process that died while it created the partition. A directory with
+                # data may belong to an operator: its name may only look like that of a partition.
                 aside = self._rename(path, STRAY_SUFFIX if self._has_data(path) else DELETE_SUFFIX)
                 if aside.name.endswith(DELETE_SUFFIX):
                     self.deleted.append(aside)
@@ -317,7 +317,7 @@ class StrayReturn:
             is_power_loss=not stray.is_synced,
         )
         try:
-            self._storage.sync_directory(self.found.path.parent)  # the log was renamed
+            self._storage.sync_directory(self.found.path.parent)  # makes the rename durable
             self.loaded = recovery.run()
         except OSError as error:
             self.error = error

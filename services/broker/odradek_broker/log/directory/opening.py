@@ -107,8 +107,8 @@ def format_directory(
         ]:
             own = name if (name := f"broker-{node_id}") in inner else inner[0]
             raise DirectoryRefused(
-                f"{path} is not the data directory of a broker, but contains some ({', '.join(inner[:5])}): start"
-                f" `odradek broker` with --processes as before, or set log.dirs={path / own} for one of them"
+                f"{path} is not the data directory of a broker, but contains such directories ({', '.join(inner[:5])}):"
+                f" start `odradek broker` with --processes as before, or set log.dirs={path / own} to use one of them"
             )
         directory_id = DirectoryId(secrets.token_bytes(16))
         meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
@@ -131,8 +131,8 @@ def sync_name(storage: Storage, path: Path) -> None:
     """Make the directory entry of `path` durable, because the process that formatted the directory may have been killed
     before it did so.
 
-    If this process may not read the parent, another program created the directory, for example as the mount point of a
-    volume.
+    Nothing is synced if this process may not read the parent directory, because then another program created `path`,
+    for example as the mount point of a volume.
     """
     with contextlib.suppress(PermissionError):
         storage.sync_directory(path.parent)
@@ -202,11 +202,11 @@ def _require_identity(
 ) -> None:
     if meta.cluster_id != cluster_id:
         raise DirectoryRefused(
-            f"{path} belongs to the cluster {meta.cluster_id}, this one is {cluster_id}:"
+            f"{path} belongs to the cluster {meta.cluster_id}, not to {cluster_id}:"
             " use the right data directory, or format a new one"
         )
     if meta.node_id != node_id:
         raise DirectoryRefused(
-            f"{path} belongs to node {meta.node_id}, this one is {node_id}:"
+            f"{path} belongs to node {meta.node_id}, not to node {node_id}:"
             " use the right data directory, or format a new one"
         )

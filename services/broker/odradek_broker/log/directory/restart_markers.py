@@ -13,18 +13,17 @@
     running, another lock file       POWER      the directory is a copy, perhaps an old one: a restored backup
     failed, or none                  POWER
 
-The running marker is renamed to the failed one, because a full disk has no space for a new file. If even the rename
-fails, the running marker is deleted, which has the same meaning.
+After a failed write the running marker is renamed, because a full disk may have no space for a new file. If even the
+rename fails, the running marker is deleted, which has the same meaning.
 
 `lock` is the inode number of the directory's lock file. The lock file is created once, and has another number in a copy
-of the directory. (Markers of the first release lack it.) With the boot id alone, a restored backup would be taken for
-the directory in the state in which the last process left it, although it lacks all records acknowledged since the
-backup.
+of the directory. (Markers of the first release lack `lock`.) With the boot id alone, a restored backup would be treated
+like the directory that the last process left, although the backup lacks all records acknowledged since it was made.
 
-`untold` says that a loss is not reported yet: it stays until the controller has committed a registration with POWER. A
-process that dies before that (killed during its start, out of memory in recovery) leaves a running marker with the
-current boot id. Without `untold` the next start would be of class PROCESS, and the replica would stay in ISRs and ELRs
-although it has lost bytes.
+`untold` means that the controller does not know of the loss yet. It stays in the marker until the controller has
+committed a registration with POWER. A process that dies before that commit (killed during its start, out of memory in
+recovery) leaves a running marker with the current boot id. Without `untold` the next start would be of class PROCESS,
+and the replica would stay in ISRs and ELRs although it has lost bytes.
 """
 
 from __future__ import annotations

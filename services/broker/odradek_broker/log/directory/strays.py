@@ -9,14 +9,14 @@ The new names do not contain the topic name: it may be as long as a file name ma
 created again.
 
 A removal is never urgent, so its errors do not take the data directory offline: a directory that cannot be renamed is
-removed under its old name, and one that cannot be removed stays on the list. Only a disk error of the rename is raised,
-because the live logs are on that disk, too.
+removed under its old name, and one that cannot be removed stays on the list of directories to remove. Only a disk error
+of the rename is raised, because the live logs are on that disk, too.
 
 A log is a stray if the metadata does not assign its partition to this broker and this process has seen no record that
 removed it: the topic may have been deleted while the broker was down, or the broker may follow the wrong metadata. Only
 an operator can decide, so nothing is deleted. A stray that is restored continues with the offsets in `stray.json`, but
-only if it was synced: before the sync a power loss may have removed any part of it. A stray that was not synced or has
-no such file is reported as lost at each registration.
+only if it was synced: before the sync a power loss may have removed any part of it. The broker's registration
+reports a stray without the file as lost and, after a power loss, also a stray that was not synced.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Strays:
                 del self._by_name[name]
 
     def expired(self, *, now_ms: int, retention_ms: int) -> list[Stray]:
-        """Return the strays that are older than `retention_ms`; none if it is -1. A stray of unknown age
+        """Return the strays that are at least `retention_ms` old; none if `retention_ms` is -1. A stray of unknown age
         never expires.
         """
         if retention_ms < 0:
@@ -271,7 +271,7 @@ class Departures:
         self._waiting.append(target)
 
     def add(self, path: Path) -> None:
-        """Add a directory that has the name of a deleted one already."""
+        """Add a directory that already has the name of a deleted directory."""
         self._waiting.append(path)
 
     def make_way(self, path: Path) -> None:

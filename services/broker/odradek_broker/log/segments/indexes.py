@@ -129,7 +129,7 @@ class OffsetIndex:
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])
         if not self._offsets:
-            # The positions come first here, too.
+            # A reader in another thread goes by the number of offsets, so the positions are replaced first.
             self._positions = array("I")
             self._offsets = array("I")
         self._positions.append(position)
@@ -218,7 +218,9 @@ class TimeIndex:
         self._timestamps_ms.append(timestamp_ms)
 
     def floor_of_timestamp(self, timestamp_ms: int) -> int:
-        """Return a relative offset such that all records before it are older than `timestamp_ms`; 0 if no entry is."""
+        """Return a relative offset such that all records before it are older than `timestamp_ms`; 0 if no entry is
+        older.
+        """
         number = bisect_left(self._timestamps_ms, timestamp_ms)
         return self._offsets[number - 1] if number else 0
 

@@ -173,7 +173,7 @@ class SegmentList:
             except OSError as error:
                 if error_class(error) is ErrorClass.DISK:
                     raise
-                # Even the rename to a longer name may fail on a full disk. Readers keep the file open.
+                # A full disk may have no space even for a longer name. Readers that opened the file keep it open.
                 segment.remove_files()
                 continue
             self._retired = (*self._retired, _Retired(segment, delay_ms))

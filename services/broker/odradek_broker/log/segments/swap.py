@@ -1,25 +1,25 @@
-"""The crash-safe replacement of segments by the compacted segment that was made of them.
+"""The crash-safe replacement of segments by the compacted segment that was made from them.
 
-    1  <base>.log.cleaned and its indexes are written and synced     crash: they are deleted at start
-    2  renamed to <base>.log.swap, indexes first, directory synced   crash: step 3 is done at start
+    1  <base>.log.cleaned and its indexes are written and synced     after a crash: deleted at start
+    2  renamed to <base>.log.swap, indexes first, directory synced   after a crash: step 3 is done at start
     3  the old segments are renamed to .deleted, the new one loses its mark
 
 Exactly one segment replaces each run of old segments, and the new segment has the last batch of the run (without
 records, if necessary). So at start, the old segments are those with a base offset in the range of the new segment. The
 first old segment and the new one have the same base name. While an old `.log` of that name exists, an index of that
-name is an old one: step 3 renames the `.log` before the indexes, and the start deletes it after the indexes. Without an
-old `.log`, such an index is a new one, because the new indexes lose their mark before the new `.log`.
+name is an old one: step 3 renames the old `.log` before the old indexes, and the start deletes that `.log` last.
+Without an old `.log`, such an index is a new one, because the new indexes lose their mark before the new `.log`.
 
 Step 3 is not synced. After a power loss a file system keeps a prefix of a directory's changes, in order (Kafka relies
-on this between these renames, too). The start then completes step 3, because the result of step 2 is durable. So
+on that order for the same renames). The start then completes step 3, because the result of step 2 is durable. So
 nothing is lost, and the old segments do not return, because they are renamed before the new segment gets its final
 name.
 
 A truncation of the log first undoes step 2, and no compacted segment is installed during or after it.
 
-If the disk damaged the new segment after step 2, it is discarded while the first old segment exists, because then all
-old segments exist. Otherwise the undamaged part of the new segment is used, and recovery checks it like any other
-segment.
+If the disk damaged the new segment after step 2, the new segment is discarded if the first old segment still exists,
+because then all old segments exist. Otherwise the undamaged part of the new segment is used, and recovery checks it
+like any other segment.
 """
 
 from __future__ import annotations
