@@ -36,7 +36,8 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(["start-up", *BENCHES]))
     chosen = parser.parse_args().only.split(",")
     if unknown := set(chosen) - {"start-up", *BENCHES}:
-        parser.error(f"there is no {min(unknown)}: start-up, {', '.join(BENCHES)}")
+        names = ", ".join(["start-up", *BENCHES])
+        parser.error(f"there is no bench {min(unknown)}; the benches are {names}")
     failed = 0
     if "start-up" in chosen:
         bench_start_up()

@@ -37,8 +37,8 @@ def tell(what: str, figure: float, bar: float, *, is_met: bool, **more: object) 
 def load(url: str, topic: str, *arguments: str) -> dict[str, float]:
     command = [sys.executable, "-m", "tests.bench.http_load", "--url", url]
     command += ["--path", f"/topics/{topic}", *arguments]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(told.stdout)
+    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(finished.stdout)
     return figures
 
 
@@ -101,23 +101,23 @@ def bench_instances(cluster: EmbeddedCluster, url: str) -> None:
             assert made.status_code == 200, made.text
             base = f"/consumers/{group}/instances/i{number}"
             topics = {"topics": ["bench-instances"]}
-            told = http.post(f"{base}/subscription", json=topics, headers=V2)
-            assert told.status_code == 204, told.text
+            response = http.post(f"{base}/subscription", json=topics, headers=V2)
+            assert response.status_code == 204, response.text
             return base
 
         def read(base: str) -> tuple[str, int]:
-            told = http.get(f"{base}/records?timeout=1000", headers={"accept": BINARY})
-            assert told.status_code == 200, told.text
-            return base.split("/")[2], len(told.json())
+            response = http.get(f"{base}/records?timeout=1000", headers={"accept": BINARY})
+            assert response.status_code == 200, response.text
+            return base.split("/")[2], len(response.json())
 
         with ThreadPoolExecutor(32) as threads:
             bases = list(threads.map(make, range(INSTANCES)))
             made_s = time.perf_counter() - began
             produced = {"records": [{"value": "aGk=", "partition": p} for p in range(10)]}
-            told = http.post(
+            response = http.post(
                 "/topics/bench-instances", json=produced, headers={"content-type": BINARY}
             )
-            assert told.status_code == 200, told.text
+            assert response.status_code == 200, response.text
             counts = {f"bench-{group}": 0 for group in range(groups)}
             rounds, began = 0, time.perf_counter()
             while min(counts.values()) < MEMBERS_A_GROUP and rounds < 30:

@@ -137,8 +137,8 @@ class Quorum:
         return ticks
 
     def measured(self) -> tuple[Cost, Cost]:
-        """Start a measurement; return the costs of deciding and of replaying, which add up from now
-        on.
+        """Start a measurement, and return the costs of deciding and of replaying, which are 0 now
+        and grow with the work that follows.
         """
         self.bytes = self.batches = 0
         self.deciding, self.replaying = Cost(), Cost()
@@ -266,7 +266,7 @@ def measure(partitions: int, brokers: int) -> dict[str, Any]:
 
     deciding, replaying = quorum.measured()
     for broker_id in broker_ids[-2:]:
-        # Simulate that these brokers died with the active controller: the new one ends their sessions.
+        # Simulate that these brokers died with the active controller: the new controller ends their sessions.
         quorum.standby.stream_broken(BrokerId(broker_id), quorum.now_ms)
     dead, broker_ids = broker_ids[-2:], broker_ids[:-2]
     quorum.fail_over()

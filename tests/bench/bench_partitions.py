@@ -9,9 +9,8 @@ The failover lasts from SIGKILL of a broker until a client's metadata names anot
 the restart, until the broker reports that it is ready. Then a record is written to each partition, and a broker is
 killed at once and started again, when most of its logs have bytes that no sync covers.
 
-With `--descriptors` there is one broker, which may have so many files open, and each partition has one replica. A
-record is written to each partition, all of them are read, the broker is killed and started again, and all of them are
-read again.
+With `--descriptors N` there is one broker, which may have N files open, and each partition has one replica. A record is
+written to each partition, all records are read, the broker is killed and started again, and all records are read again.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ BARS = {"cpu_percent": 4.0, "rss_mib": 150.0, "failover_s": 1.5, "restart_s": 5.
 
 
 def report(what: str, bar: str | None = None, **figures: Any) -> None:
-    """Print one line of JSON; the first figure is compared with the bar."""
+    """Print one line of JSON. `bar` names the target with which the first figure is compared."""
     line = {"bench": "partitions", "what": what, **figures}
     if bar is not None:
         line |= {"bar": BARS[bar], "is_bar_met": max(next(iter(figures.values()))) <= BARS[bar]}
@@ -93,7 +92,7 @@ async def measure(cluster: EmbeddedCluster, count: int) -> None:
         cluster.brokers[1].kill()
         began_s = time.perf_counter()
         while any(one.leader_id in (1, -1) for one in await partitions(client)):
-            pass  # each look is a request
+            pass  # `partitions` sends a request
         failover_s = time.perf_counter() - began_s
     report("failover", "failover_s", s=[round(failover_s, 2)], partitions_led=led)
     began_s = time.perf_counter()
@@ -180,7 +179,7 @@ def main() -> int:
     options = parser.parse_args()
     count, limit = options.partitions, options.descriptors
     if limit is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # the broker inherits it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # the broker inherits the limit
         with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster:
             cluster.start()
             cluster.wait_ready()

@@ -3,9 +3,9 @@
     python -m tests.bench.bench_recovery [--gigabytes 10]
 
 The cluster has one controller, one broker, and a topic of 8 partitions with segments of 1 GiB. The
-first start finds what a crash leaves, so only bytes above the recovery point are scanned. The
-second one finds no index files and checkpoints, so everything is scanned. The page cache is not
-dropped.
+first restart finds all files as the crash left them, so only bytes above the recovery point are
+scanned. The second restart finds no index files and no checkpoints, so everything is scanned. The
+page cache is not dropped.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ BARS = {
 PACED_P99_MS_MAX = 10.0
 RSS_MIB_MAX = 250.0
 BUSY = 0.85
-"""A core, or all cores together, that were busier than this share limited the speed."""
+"""A core, or all cores together, limited the speed if they were busier than this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ async def consume(client: Client, topic: str, records: int, load: Load, path: st
         ends = await consumer.end_offsets(partitions)
         total = min(records, sum(ends.values()))
         if path == "arrow":
-            import pyarrow  # noqa: F401  # its import is not what is measured
+            import pyarrow  # noqa: F401  # imported before the measurement begins
         began = clocks(load)
         read = 0
         if path == "iterate":

@@ -1,7 +1,7 @@
 """`python -m tests.bench.bench_spark_sink --pairs 5`: the Spark sink exactly once against at least once.
 
-Both write the same rows by `df.write` and as a stream of batches, in turns, to topics of one cluster. The last line has
-the medians of the ratios; above 1, exactly-once delivery is faster.
+Both deliveries alternately write the same rows, by `df.write` and as a stream, to topics of one cluster. The last line
+has the medians of the ratios; above 1, exactly-once delivery is faster.
 """
 
 from __future__ import annotations

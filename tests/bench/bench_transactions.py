@@ -139,7 +139,7 @@ async def bench_throughput(client: Client, records: int, pairs: int) -> None:
 
 async def read_per_s(client: Client, topic: str, records: int, isolation_level: str) -> float:
     seconds = 0.0
-    # One pass takes some 30 ms, so that the noise of a single one is larger than what is measured.
+    # One pass takes about 30 ms, and the noise of a single pass is larger than the difference to be measured.
     for _ in range(READ_PASSES):
         async with client.consumer(
             topic, auto_offset_reset="earliest", isolation_level=isolation_level
@@ -248,7 +248,7 @@ async def bench_load(ids: int, records_a_batch: int) -> None:
             for key, value in pairs[first : first + records_a_batch]
         ]
         broker.log.append(encode_batch(records, base_offset=first), now_ms=0)
-    # A broker does the same before it serves.
+    # A broker also collects and freezes its objects before it serves.
     del pairs
     gc.collect()
     gc.freeze()

@@ -65,8 +65,8 @@ async def closed(
 async def paced(
     connections: list[Connection], request: bytes, rate: int, seconds: float, waits: list[float]
 ) -> None:
-    """Send `rate` requests per second, each on a free connection; waiting for one counts as
-    latency.
+    """Send `rate` requests per second, each on a free connection. The wait for a free connection
+    counts as latency.
     """
     free: asyncio.Queue[Connection] = asyncio.Queue()
     for connection in connections:
@@ -121,12 +121,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", required=True)
     parser.add_argument("--path", required=True)
-    parser.add_argument("--records", type=int, default=100, help="in a request")
+    parser.add_argument("--records", type=int, default=100, help="records in a request")
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument(
-        "--rate", type=int, default=0, help="requests a second; 0: as fast as can be"
+        "--rate", type=int, default=0, help="requests per second; 0: as fast as possible"
     )
     print(json.dumps(asyncio.run(run(parser.parse_args()))), flush=True)
 

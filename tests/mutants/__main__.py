@@ -47,7 +47,7 @@ PATHS = [
     _QUORUM / "odradek_metadata_quorum/raft",
 ]
 _INTEGRATION = Path("tests/integration")
-# What judges a folder in real processes, quick tests only; the first entry that contains the mutant counts.
+# Quick tests with real processes, by folder. The first entry whose folder contains the mutant is used.
 _QUORUM_TESTS = ("quorum", "voter_network", "other_voters")
 PROCESS_TESTS = {
     _QUORUM: (_INTEGRATION / "quorum/test_voter_processes.py",),
@@ -89,9 +89,9 @@ def main() -> int:
         "--matching",
         help=r"instead of a sample: all mutants of lines that match, such as 'log\.py:41  ' or 'sync'",
     )
-    parser.add_argument("--paths", type=Path, nargs="+", default=PATHS, help="what is mutated")
-    parser.add_argument("--tests", type=Path, nargs="+", default=TESTS, help="who has to notice")
-    parser.add_argument("--sim-seeds", type=int, default=6, help="simulator seeds for the rest")
+    parser.add_argument("--paths", type=Path, nargs="+", default=PATHS, help="files to mutate")
+    parser.add_argument("--tests", type=Path, nargs="+", default=TESTS, help="tests to run")
+    parser.add_argument("--sim-seeds", type=int, default=6, help="seeds for each mutant")
     parser.add_argument("--timeout", type=float, default=60, help="s for the tests of one mutant")
     parser.add_argument("--jobs", type=int, default=1, help="how many runs at once")
     parser.add_argument(
@@ -174,7 +174,7 @@ def _judge_all(mutants: list[Mutant], judge: Judge, *, jobs: int) -> dict[Mutant
 
 
 class Judge:
-    """Runs tests with a mutant instead of its module."""
+    """Runs tests with a mutant instead of the original module."""
 
     def __init__(self, tests: CoverageMap, limits: Limits, run: Run) -> None:
         self._tests = tests

@@ -22,7 +22,8 @@ import pytest
 
 from tests.mutants.functions import Functions
 
-# Bounds of what is recorded of one test: a property test repeats itself, and tracing a line costs more than running it.
+# Limits of the record of one test. A property test repeats the same code, and tracing a line costs more than running
+# it.
 CALLS_MAX = 200_000
 TRACED_CALLS_MAX = 60  # of one function
 

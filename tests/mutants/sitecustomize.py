@@ -1,7 +1,7 @@
 """Loads a mutant instead of its module in every Python process of a run, services included.
 
 Python imports `sitecustomize` from PYTHONPATH before any other code; a run with a mutant puts this
-folder there. `MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that replaces it. No
+folder on PYTHONPATH. `MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that replaces it. No
 file of the source tree is changed.
 """
 

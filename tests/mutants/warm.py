@@ -113,7 +113,7 @@ def _run(arguments: list[str], environment: dict[str, str], statuses: IO[str]) -
 def _wait(child: int, timeout_s: float) -> int | None:
     """Return the child's exit status, or None if it had to be killed.
 
-    Its process group has ended afterwards.
+    When the function returns, the child's process group has ended.
     """
     descriptor = os.pidfd_open(child)
     try:

@@ -194,7 +194,7 @@ def test_no_grpcio_is_allowed_that_decompresses_before_it_measures() -> None:
 
 
 def test_no_exception_is_raised_within_except_star() -> None:
-    """CPython 3.11.2, which Debian 12 has, wraps it in an ExceptionGroup, so that its own handlers miss it."""
+    """CPython 3.11.2, which Debian 12 has, wraps such an exception in an ExceptionGroup, which its handlers miss."""
     raising = [
         f"{path.relative_to(ROOT)}:{inner.lineno}"
         for path in sources()

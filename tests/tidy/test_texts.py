@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.tidy.test_code_base import ROOT, sources
 
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
-# These say it all in one word, the same in every process.
+# Events that one word names clearly. Every process logs them.
 _ONE_WORD = frozenset({"Serving", "Stopping", "Stopped"})
 _PLACEHOLDER = re.compile(r"%[-\d.]*[a-z]")
 # A string literal that ends a line with a word, and one that begins the next line with a word.

@@ -2,9 +2,9 @@
 
 Written and durable bytes are stored separately, as in a real file system: a file's writes become
 durable by `datasync` or `sync`, a directory's entries by `sync_directory`. `lose_power` discards
-changes that are not durable, or some of them: by the random source, each unsynced write survives
-completely, in part or not at all; of a directory's changes a prefix survives, as with the journal of
-a file system. `fault`, if set, is called before each operation that changes something, before each
+changes that are not durable. With a random source it discards some of them: each unsynced write
+survives completely, in part or not at all, and of each directory's changes a prefix survives, as
+with a file system's journal. `fault`, if set, is called before each operation that changes something, before each
 read ("read") and each opening ("open"). It may raise an OSError or shorten a write.
 """
 
@@ -119,7 +119,7 @@ class MemoryDirectory:
 
 
 Fault = Callable[[str, Path], int | None]
-"""(operation, path) -> None to continue, or the number of bytes to write at most; or OSError."""
+"""(operation, path) -> None to continue, or the number of bytes to write at most. May raise OSError."""
 
 
 class MemoryFile:
@@ -224,9 +224,11 @@ class MemoryStorage:
         return self.fault(operation, path) if self.fault is not None else None
 
     def fail_write_back(self, path: Path) -> None:
-        """Let the kernel fail to write a file's unsynced changes, and then drop the inode from memory.
+        """Simulate that the kernel fails to write back a file's unsynced changes, and then drops the
+        inode from memory.
 
-        Descriptors that are open now report the failure at their next sync. Later ones never do.
+        Descriptors that are open now report the failure at their next sync. Descriptors that are
+        opened later never report it.
         """
         inode = self.inode(path)
         if inode.changes:

@@ -13,7 +13,7 @@ INT64_MAX = (1 << 63) - 1
 payloads = st.one_of(
     st.none(),
     st.binary(max_size=20),
-    st.binary(min_size=60, max_size=140),  # a length takes two bytes from 64 on
+    st.binary(min_size=60, max_size=140),  # lengths from 64 on take two bytes (zigzag varint)
     st.builds(bytes.__mul__, st.binary(min_size=1, max_size=3), st.integers(0, 5_000)),
 )
 header_keys = st.one_of(st.sampled_from(["", "trace-id", "ключ", "🗝"]), st.text(max_size=12))

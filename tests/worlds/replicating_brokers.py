@@ -2,7 +2,7 @@
 servicer, links and streams.
 
 Only their surroundings are replaced: directories are in memory (`MemoryStorage`), the disk's pool
-has no threads and may be held (`StepPool`), a stream is two queues, and the controller is a list of
+has no threads and may be paused (`StepPool`), a stream is two queues, and the controller is a list of
 metadata records that each broker replays, at once or when a test says so. Tests may read, change or
 drop a follower's requests and a leader's responses.
 """
@@ -63,8 +63,9 @@ _HOUR_MS = 3_600_000
 class StepPool:
     """The pool of disk work, without threads: work runs in a later iteration of the event loop.
 
-    While `is_held` is set, work waits for `begin`, which does it, and `finish`, which reports its
-    end. What a test does between the two happens while the disk is working.
+    While `is_held` is set, work waits until the test calls `begin`, which does the work, and
+    `finish`, which reports its end. Between these calls the disk is working, as far as the broker
+    knows.
     """
 
     def __init__(self) -> None:
@@ -253,7 +254,7 @@ class MemoryBroker:
 
     @property
     def values(self) -> bytes:
-        """Return all bytes that readers may see here."""
+        """Return all bytes of the partition that clients may read from this broker."""
         host = self.host
         end = host.replica.high_watermark
         if end == 0:

@@ -44,7 +44,7 @@ def main() -> int:
         prog="tests.bench.comparisons.beside_kafka", description=__doc__
     )
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the bytes a run moves")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the bytes of a run")
     parser.add_argument("--paced-seconds", type=float, default=10.0)
     parser.add_argument("--nodes", type=int, nargs="+", choices=[1, 3], default=[1, 3])
     parser.add_argument("--sizes", type=int, nargs="+", choices=[100, 1024], default=[100, 1024])
@@ -54,7 +54,7 @@ def main() -> int:
         choices=_PARTS,
         default=_PARTS,
     )
-    parser.add_argument("--transactions", type=int, default=500, help="how many a run has")
+    parser.add_argument("--transactions", type=int, default=500, help="transactions in a run")
     parser.add_argument("--request-seconds", type=float, default=5.0)
     parser.add_argument("--root", type=Path, default=Path("artifacts/bench-kafka"))
     options = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Compares the CPU time of `odradek produce` and `odradek consume` with that of kcat, by turns, for lines of one size.
+"""Compares the CPU time of `odradek produce` and `odradek consume` with that of kcat, alternately, for lines of one
+size.
 
 Run it with `python -m tests.bench.comparisons.beside_kcat --records 1000000 --pairs 5`. It prints one line of JSON for
 each direction: CPU seconds of both programs, and the ratios Odradek to kcat.

@@ -37,7 +37,7 @@ PLANNED_PARTITIONS: Final = 1000
 
 
 class Side:
-    """The JVM of one side, which runs commands."""
+    """The process of one side (Odradek or Kafka), which runs commands in a JVM."""
 
     def __init__(
         self, name: str, bootstrap: str, environment: Environment, log: Path, broker_pid: int
@@ -76,8 +76,8 @@ class Side:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                told: dict[str, Any] = json.loads(line)
-                return told
+                result: dict[str, Any] = json.loads(line)
+                return result
         raise RuntimeError(f"the {self.name} side ended with status {self._process.wait()}")
 
 
@@ -134,17 +134,17 @@ def compare(sides: dict[str, Side], label: str, order: str, pairs: int) -> float
     ratios = []
     for pair in range(-1, pairs):
         names = list(sides) if pair % 2 else list(reversed(sides))
-        one: dict[str, float] = {}
+        pair_rates: dict[str, float] = {}
         for name in names:
-            told = sides[name].order(order, f"bench-{label}")
-            if order == "now" and told["records"] != count:
-                raise RuntimeError(f"{name} read {told['records']} of {count} records")
-            one[name] = count / told["seconds"]
-            told |= {"size": label, "pair": pair, "records_per_s": round(one[name])}
-            print(json.dumps(told), flush=True)
+            result = sides[name].order(order, f"bench-{label}")
+            if order == "now" and result["records"] != count:
+                raise RuntimeError(f"{name} read {result['records']} of {count} records")
+            pair_rates[name] = count / result["seconds"]
+            result |= {"size": label, "pair": pair, "records_per_s": round(pair_rates[name])}
+            print(json.dumps(result), flush=True)
         if pair >= 0:
-            ratios.append(one["odradek"] / one["kafka"])
-            for name, rate in one.items():
+            ratios.append(pair_rates["odradek"] / pair_rates["kafka"])
+            for name, rate in pair_rates.items():
                 rates[name].append(rate)
     ratio = statistics.median(ratios)
     bar = BARS[label, order]
@@ -184,7 +184,7 @@ def main() -> None:
         EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster,
         KafkaCluster(environment.jars("broker"), Path(kafka_dir), nodes=1) as kafka,
     ):
-        kafka.start()  # the first topic's creation waits for it
+        kafka.start()  # creating the first topic waits until Kafka is ready
         cluster.start()
         cluster.wait_ready()
         sizes = [] if settings.only_overheads else settings.sizes

@@ -6,7 +6,7 @@
     ... transactions BOOTSTRAP TOPIC --records 1000    one after the other, each with one record
     ... first BOOTSTRAP TOPIC                          repeat until a record is acknowledged
 
-It prints one JSON object. It uses the library's default settings with two exceptions: the paced and the
+The program prints one JSON object. It uses confluent-kafka's default settings with two exceptions: the paced and the
 transactional producer do not linger, and a consumer whose queue was full fetches again after 1 ms,
 because with the default of one second nothing else would be measured.
 """
@@ -131,7 +131,8 @@ def paced(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def transactions(options: argparse.Namespace) -> dict[str, Any]:
-    """Run transactions of one producer, back to back. As always in the library, a commit waits for the record, too."""
+    """Run transactions of one producer, back to back. The library's commit also waits for the record's acknowledgement.
+    """
     producer = Producer(
         {
             "bootstrap.servers": options.bootstrap,

@@ -36,8 +36,8 @@ _POM: Final = Path(__file__).with_name("kafka_pom.xml")
 class KafkaCluster:
     """A Kafka cluster for benchmarks.
 
-    `start` starts it, and `pids` are the process ids of its nodes. It is a context manager that
-    stops the cluster on exit.
+    `start` starts the cluster, and `pids` are the process ids of its nodes. The object is a context
+    manager that stops the cluster on exit.
     """
 
     name: Final = "kafka"
@@ -61,7 +61,7 @@ class KafkaCluster:
         self._client_ports, controller_ports = ports[:nodes], ports[nodes:]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._client_ports)
         self._processes: list[subprocess.Popen[bytes]] = []
-        # Without dashes: kafka-storage takes an id that begins with one for an option.
+        # The id has no dashes, because kafka-storage takes an id that begins with a dash for an option.
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         cluster_id = cluster_id.replace("-", "A")
         voters = ",".join(f"{i}@127.0.0.1:{port}" for i, port in enumerate(controller_ports, 1))

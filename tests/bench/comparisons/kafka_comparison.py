@@ -45,7 +45,7 @@ Pairs = list[tuple[float, float]]
 def run_client(what: str, bootstrap: str, topic: str, **options: object) -> dict[str, Any]:
     """Run one measurement in a fresh process."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    told = subprocess.run(
+    finished = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -59,12 +59,12 @@ def run_client(what: str, bootstrap: str, topic: str, **options: object) -> dict
         check=True,
         timeout=CLIENT_TIMEOUT_S,
     )
-    answer: dict[str, Any] = json.loads(told.stdout)
-    return answer
+    result: dict[str, Any] = json.loads(finished.stdout)
+    return result
 
 
 class Comparison:
-    """A comparison of two clusters of `nodes` brokers each, whose topics have `nodes` replicas.
+    """A comparison of two clusters with `nodes` brokers each; their topics have `nodes` replicas.
 
     It is a context manager that stops both clusters on exit.
     """
@@ -109,8 +109,8 @@ class Comparison:
         for side in self.sides:
             began_s = time.time()
             side.start()
-            told = run_client("first", side.bootstrap, "first", acks=self.acks)
-            waits_s[side.name] = told["acknowledged_at_s"] - began_s
+            result = run_client("first", side.bootstrap, "first", acks=self.acks)
+            waits_s[side.name] = result["acknowledged_at_s"] - began_s
         self._tell({"measure": "start", "nodes": self._nodes} | waits_s)
         return waits_s
 
@@ -121,20 +121,20 @@ class Comparison:
         rates: dict[str, Pairs] = {"produce": [], "consume": []}
         costs: dict[str, Pairs] = {"produce": [], "consume": []}
         for pair in range(-1, self._pairs):
-            told = {
+            results = {
                 side.name: self._produce_and_consume(
                     side, size, records if pair >= 0 else records // 4
                 )
                 for side in self._in_turn(pair)
             }
             for what in rates:
-                ours, theirs = told["odradek"][what], told["kafka"][what]
+                ours, theirs = results["odradek"][what], results["kafka"][what]
                 self._tell(
                     {"measure": what, "case": self.label, "size": size, "pair": pair}
                     | {"ratio": round(ours["records_per_s"] / theirs["records_per_s"], 3)}
                     | {"odradek": ours, "kafka": theirs}
                 )
-                if pair >= 0:  # the first one warms both up
+                if pair >= 0:  # the first pair warms both sides up
                     rates[what].append((ours["records_per_s"], theirs["records_per_s"]))
                     costs[what].append((ours["cpu_s_per_gb"], theirs["cpu_s_per_gb"]))
         name = "1 KiB" if size == 1024 else f"{size} B"
@@ -164,15 +164,15 @@ class Comparison:
         """
         waits: dict[str, Pairs] = {"ack_ms_p99": [], "arrival_ms_p99": []}
         for pair in range(-1, self._pairs):
-            told = {}
+            results = {}
             for side in self._in_turn(pair):
                 topic = self._create(side)
-                told[side.name] = run_client(
+                results[side.name] = run_client(
                     "paced", side.bootstrap, topic, acks=self.acks, seconds=seconds
                 )
-            self._tell({"measure": "paced", "case": self.label, "pair": pair} | told)
+            self._tell({"measure": "paced", "case": self.label, "pair": pair} | results)
             for what in waits if pair >= 0 else ():
-                waits[what].append((told["odradek"][what], told["kafka"][what]))
+                waits[what].append((results["odradek"][what], results["kafka"][what]))
         return [
             ratio_row(
                 f"p99 at 1,000/s, send to {end}, {self.label}", pairs, ratio_max=1.0, unit="ms"
@@ -185,15 +185,15 @@ class Comparison:
         rates: Pairs = []
         waits_ms: Pairs = []
         for pair in range(-1, self._pairs):
-            told = {}
+            results = {}
             for side in self._in_turn(pair):
                 topic = self._create(side)
                 result = run_client("transactions", side.bootstrap, topic, records=count)
                 result["transactions_per_s"] = round(count / result.pop("seconds"), 1)
-                told[side.name] = result
-            ours, theirs = told["odradek"], told["kafka"]
-            self._tell({"measure": "transactions", "case": self.label, "pair": pair} | told)
-            if pair >= 0:  # the first one warms both up
+                results[side.name] = result
+            ours, theirs = results["odradek"], results["kafka"]
+            self._tell({"measure": "transactions", "case": self.label, "pair": pair} | results)
+            if pair >= 0:  # the first pair warms both sides up
                 rates.append((ours["transactions_per_s"], theirs["transactions_per_s"]))
                 waits_ms.append((ours["commit_ms_p99"], theirs["commit_ms_p99"]))
         what = f"transactions of one record, {self.label}"
@@ -234,7 +234,7 @@ class Comparison:
                 self._tell(
                     {"measure": "requests", "case": f"{name}, {self.label}", "pair": pair} | result
                 )
-                if pair >= 0:  # the first one warms both up
+                if pair >= 0:  # the first pair warms both sides up
                     ours, theirs = result["odradek"], result["kafka"]
                     rates.append((ours["rate"], theirs["rate"]))
                     costs.append((ours["broker_cpu_us"], theirs["broker_cpu_us"]))
@@ -250,8 +250,9 @@ class Comparison:
         return rows
 
     def processes(self, seconds: float, program: Path, directory: Path) -> list[Row]:
-        """Measure produces of one record at 64 connections with one broker, with the two of `odradek broker --processes
-        2`, and with one broker of Kafka, in turn. Each line has the cores that brokers and client keep busy.
+        """Measure produces of one record at 64 connections with one broker, with the two brokers of `odradek broker
+        --processes 2`, and with one broker of Kafka, one after the other. Each line has the cores that brokers and
+        client keep busy.
         """
         rates: dict[str, list[float]] = {"odradek": [], "odradek-two": [], "kafka": []}
         directory.mkdir()
@@ -305,20 +306,20 @@ class Comparison:
 
     def _produce_and_consume(self, side: Cluster, size: int, records: int) -> dict[str, Any]:
         topic = self._create(side)
-        told = {}
+        results = {}
         for what in ("produce", "consume"):
             before_s = cpu_s(side.broker_pids)
-            one = run_client(
+            result = run_client(
                 what, side.bootstrap, topic, acks=self.acks, records=records, size=size
             )
             used_s = cpu_s(side.broker_pids) - before_s
-            one["records_per_s"] = round(records / one["seconds"])
-            one["mb_per_s"] = round(records * size / one.pop("seconds") / 1e6, 1)
-            one["cpu_s_per_gb"] = round(used_s / (records * size / 1e9), 2)
-            told[what] = one
+            result["records_per_s"] = round(records / result["seconds"])
+            result["mb_per_s"] = round(records * size / result.pop("seconds") / 1e6, 1)
+            result["cpu_s_per_gb"] = round(used_s / (records * size / 1e9), 2)
+            results[what] = result
         admin = AdminClient({"bootstrap.servers": side.bootstrap})
         admin.delete_topics([topic], request_timeout=30)[topic].result(30)
-        return told
+        return results
 
     def _create(self, side: Cluster) -> str:
         self._topics += 1
@@ -336,7 +337,7 @@ class Comparison:
 
 def start_row(waits_s: list[dict[str, float]]) -> Row:
     """Return the row for the time from start to first acknowledgement with one node."""
-    pairs = [(one["odradek"], one["kafka"]) for one in waits_s]
+    pairs = [(waits["odradek"], waits["kafka"]) for waits in waits_s]
     return ratio_row(
         "start to first acknowledgement, 1 node", pairs, ratio_max=START_RATIO_MAX, unit="s"
     )

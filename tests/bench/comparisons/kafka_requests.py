@@ -42,8 +42,8 @@ TOPICS: Final = 1000
 CONSUMERS: Final = 64
 ATTEMPTS_MAX: Final = 200
 CALM_ROUNDS: Final = 3
-"""After so many rounds of heartbeats without a new epoch, `CALM_PAUSE_S` apart, no assignment is under way. Kafka
-computes them some time after the members have joined.
+"""After this number of rounds of heartbeats without a new epoch, `CALM_PAUSE_S` apart, the assignment is complete.
+Kafka computes assignments some time after the members have joined.
 """
 CALM_PAUSE_S: Final = 1.0
 _CLIENT: Final = b"bench"
@@ -55,7 +55,7 @@ class Load(NamedTuple):
 
     If `goes_on` is set, a request depends on the previous response: eight bytes are copied from
     the first position in the response to the second position in the frame. `feeder` is another connection, with its
-    own position, whose requests do not count.
+    own position of the error code; its requests do not count.
     """
 
     frames: Sequence[tuple[int, bytes]]  # port and frame
@@ -105,7 +105,7 @@ def measured(program: Path, side: Cluster, load: Load, seconds: float) -> dict[s
 
 
 class Requests:
-    """The loads for one side; they create their topics and groups there."""
+    """The loads for one side. Each load creates its topics and groups in the cluster of that side."""
 
     def __init__(self, side: Cluster, *, nodes: int) -> None:
         self._side = side
@@ -138,8 +138,8 @@ class Requests:
         return _frame(ApiKey.PRODUCE, 7, body)
 
     def fan_out(self) -> Load:
-        """Return a load of consumers that all wait for the records of one partition, which one producer writes one by
-        one, each after the response to the one before it.
+        """Return a load of consumers that all wait for the records of one partition. A producer writes one record after
+        the other, each after the response to the previous one.
         """
         self._fanned_out += 1
         topic = f"fanned-out-{self._fanned_out}"
@@ -215,7 +215,7 @@ class Requests:
         for result in created.values():
             try:
                 result.result(30)
-            except KafkaException as error:  # an earlier part of the benchmark has made it
+            except KafkaException as error:  # an earlier load may have created the topic
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
@@ -240,7 +240,7 @@ class Requests:
         raise RuntimeError(f"{self._side.name}: error {code} in the response")
 
 
-_BEAT_ERROR_AT: Final = 4 + 1 + 4  # a flexible head, the throttle time
+_BEAT_ERROR_AT: Final = 4 + 1 + 4  # correlation id, tagged fields of the header, throttle time
 
 
 def _beat(connection: socket.socket, member: str, epoch: int) -> int:
@@ -265,7 +265,8 @@ def _heartbeat(member: str, epoch: int) -> bytes:
         member_epoch=epoch,
         instance_id=None,
         rack_id=None,
-        # The first members never give up what the later ones get, and must not be removed for it while this runs.
+        # The first members never release the partitions that are assigned to later members. With a long timeout, the
+        # coordinator does not remove them for that while the load runs.
         rebalance_timeout_ms=3_600_000 if is_joining else -1,
         subscribed_topic_names=[TOPIC] if is_joining else None,
         subscribed_topic_regex=None,

@@ -66,7 +66,7 @@ class OdradekHost:
                 settings=("min.insync.replicas=1",),
             )
         )
-        # Each broker has the ports of the first one plus 10, 20, ...
+        # Each further broker has the ports of the first broker plus 10, 20, ...
         ports = sorted(free_ports(60))
         wanted = [10 * i + port for i in range(processes) for port in range(4)]
         self._port = next(port for port in ports if {port + i for i in wanted} <= {*ports})

@@ -2,13 +2,13 @@
  *
  *     request_load SECONDS < connections
  *
- * Each line of the input is one connection. Its fields are the port on 127.0.0.1, what becomes of the connection after
- * a response (0: nothing; 1: it is closed and opened again; 2: nothing, and its requests do not count), three offsets,
- * and one frame of the Kafka protocol in hexadecimal. Every connection sends its frame, waits for the response, and
- * sends it again. The first offset is that of an error code in the response, counted after its size, which must be 0;
- * -1: none is looked at. If the second is not -1, eight bytes there in the response are copied to the third in the
- * frame, counted after its size: a fetch goes on at the high watermark. The first fifth of the time warms up and does
- * not count.
+ * Each line of the input is one connection. Its fields are the port on 127.0.0.1, the kind of the connection (0: it
+ * stays open; 1: it is closed and opened again after each response; 2: it stays open, and its requests do not count),
+ * three offsets, and one frame of the Kafka protocol in hexadecimal. Every connection sends its frame, waits for the
+ * response, and sends the frame again. Offsets count from the end of the size field. The first offset is the position
+ * of an error code in the response, which must be 0; with -1 no error code is checked. If the second offset is not -1,
+ * the eight bytes at this position in the response are copied to the third offset in the frame, so that a fetch
+ * continues at the high watermark. Requests in the first fifth of the time are the warm-up and do not count.
  *
  * The output is one JSON object: requests, their rate, quantiles of the time to the response, responses with an error
  * code, and the CPU time that the client took for a request.

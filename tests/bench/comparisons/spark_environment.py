@@ -66,8 +66,8 @@ def make(root: Path) -> Environment:
 
 
 def _source_roots() -> list[str]:
-    """Return the directories of our packages, from the path files of this interpreter's editable
-    install.
+    """Return the directories of Odradek's packages, from the path files of this interpreter's
+    editable install.
     """
     site = Path(sysconfig.get_paths()["purelib"])
     roots = []
