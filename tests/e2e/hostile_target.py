@@ -30,7 +30,7 @@ class Target:
     grpc: int
     gateway: int
     strangers: ssl.SSLContext  # without a certificate
-    mallory: ssl.SSLContext  # with mallory's, for gRPC
+    mallory: ssl.SSLContext  # with mallory's certificate, for gRPC
     channel: Callable[[], grpc.aio.Channel]
     outcomes: Counter[str] = field(default_factory=Counter)
 

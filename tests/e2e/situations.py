@@ -305,7 +305,7 @@ def _corrupt_segment(_: EmbeddedCluster) -> str:
         return result.stderr + (other.data_dir / "broker-1.log").read_text()
 
 
-# --- how ----------------------------------------------------------------------------------------------
+# --- running commands and processes -------------------------------------------------------------------
 
 
 def _cli(cluster: EmbeddedCluster, *words: str, stdin: str = "") -> str:

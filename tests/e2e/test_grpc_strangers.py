@@ -46,7 +46,7 @@ async def test_large_messages_of_a_stranger_are_not_taken(
             await asyncio.sleep(0)
 
     async def send(channel: grpc.aio.Channel) -> grpc.StatusCode:
-        unary: Any = channel.unary_unary(method)  # of bytes: gRPC has no type for that
+        unary: Any = channel.unary_unary(method)  # gRPC has no type for a call with bytes
         code: grpc.StatusCode = await unary(
             message,
             timeout=TIMEOUT_S,
@@ -106,7 +106,7 @@ async def test_the_sdk_logs_in_by_a_signed_token(cluster: SecureCluster) -> None
                 ]
             )
             async with asyncio.timeout(20):
-                while True:  # until every broker has heard of it
+                while True:  # until the broker has applied the new ACLs
                     try:
                         await client.admin.delete_topic("by-token")
                         break

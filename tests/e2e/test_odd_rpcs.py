@@ -27,7 +27,7 @@ from tests.unit.security.largest_rpcs import SERVICES
 METHODS: Final = [(service, method) for service in SERVICES for method in service.methods]
 NAMES: Final = ("orders", "payments", "group", "uniform", "bob", "retention.ms", "1000")
 IDS: Final = (b"", b"abc", bytes(16), b"\xff" * 16, b"x" * 17, b"x" * 5000, b"s" * 16)
-STREAM_S: Final = 0.3  # streams stay open
+STREAM_S: Final = 0.3  # how long to read from a stream, which stays open
 CALL_S: Final = 30.0
 FAULTS: Final = {"UNKNOWN", "INTERNAL", "DEADLINE_EXCEEDED", "unknown error"}
 _BITS: Final = {

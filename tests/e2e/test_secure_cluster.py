@@ -282,7 +282,7 @@ async def test_a_certificate_does_not_speak_for_others_at_the_gateway(
         told = visitor.http.get("/topics", headers={"odradek-on-behalf-of": "User:CN=admin"})
         assert told.status_code == 403
         wrong = visitor.http.get("/topics", headers={"Authorization": "Bearer nonsense"})
-        assert wrong.status_code == 401  # a wrong header is not made good by a certificate
+        assert wrong.status_code == 401  # a valid certificate does not replace a wrong header
 
 
 def test_a_certificate_of_another_authority_is_refused(
@@ -320,7 +320,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     cluster.certificate(name)
     deadline_s = time.monotonic() + SETTLED_S
     while serial() == before:
-        assert time.monotonic() < deadline_s, "the old certificate is shown for ever"
+        assert time.monotonic() < deadline_s, "the listener still shows the old certificate"
 
 
 def test_keys_that_are_rotated_count_without_a_restart(cluster: SecureCluster) -> None:
@@ -334,8 +334,8 @@ def test_keys_that_are_rotated_count_without_a_restart(cluster: SecureCluster) -
 
     with one, other:
         deadline_s = time.monotonic() + SETTLED_S
-        while status(new) != 200:  # looked at once a second at most
-            assert time.monotonic() < deadline_s, "the new keys are never believed"
+        while status(new) != 200:  # the gateway checks the file at most once a second
+            assert time.monotonic() < deadline_s, "the gateway does not accept the new keys"
         assert status(old) == 401
 
 
@@ -372,7 +372,7 @@ async def test_a_kafka_client_logs_in_over_tls(
     await allow(cluster, f"User:{name}", ResourceType.TOPIC, topic, AclOperation.WRITE)
     deadline_s = time.monotonic() + SETTLED_S
     while produce_one() is not None:
-        assert time.monotonic() < deadline_s, "never allowed"
+        assert time.monotonic() < deadline_s, "the new ACL was not applied"
 
 
 async def first_success(work: Callable[[], Awaitable[T]]) -> T:

@@ -53,7 +53,7 @@ def ports(cluster: EmbeddedCluster) -> dict[str, int]:
 
 def payloads(planted: Path) -> list[bytes]:
     """Return pickles as pysyncobj's own transport accepted them, plain and in the frames of each
-    protocol here.
+    protocol of the cluster.
     """
     raw = pickle.dumps(Touch(planted))
     packed = zlib.compress(raw)
@@ -75,7 +75,7 @@ def payloads(planted: Path) -> list[bytes]:
 
 def test_the_payload_would_work(tmp_path: Path) -> None:
     planted = tmp_path / "planted"
-    pickle.loads(pickle.dumps(Touch(planted)))  # ours
+    pickle.loads(pickle.dumps(Touch(planted)))  # a pickle of this test
     assert planted.exists()
 
 
@@ -96,7 +96,7 @@ async def test_no_port_unpickles_what_a_stranger_sends(
                 while await reader.read(4096):
                     pass
         except ConnectionError:
-            pass  # closed the hard way
+            pass  # the process reset the connection
         except TimeoutError:
             pytest.fail(f"{name} keeps the connection open")
         finally:

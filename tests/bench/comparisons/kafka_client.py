@@ -131,8 +131,7 @@ def paced(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def transactions(options: argparse.Namespace) -> dict[str, Any]:
-    """Run transactions of one producer, back to back. The library's commit also waits for the record's acknowledgement.
-    """
+    """Run transactions of one producer, back to back. A commit also waits until the record is acknowledged."""
     producer = Producer(
         {
             "bootstrap.servers": options.bootstrap,

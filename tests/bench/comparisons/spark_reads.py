@@ -40,9 +40,8 @@ def cpu_by_kind() -> dict[str, float]:
                 text[text.index("(") + 1 : text.rindex(")")],
                 text.rsplit(")", 1)[1].split(),
             )
-            ticks = sum(
-                int(field) for field in fields[11:15]
-            )  # its own, and those of ended children
+            # The process's own ticks, and those of its ended children.
+            ticks = sum(int(field) for field in fields[11:15])
             parents[int(entry.name)] = (int(fields[1]), name, ticks / TICKS)
     for pid, (_, name, seconds) in parents.items():
         above = pid

@@ -49,7 +49,8 @@ class _File:
         content = bytearray(self.synced)
         if chance is None:
             return bytes(content)
-        share = chance.choice((0.0, 0.5, 0.9, 1.0))  # of this file, that was written anyway
+        # The share of the file's unsynced sectors that the disk has written.
+        share = chance.choice((0.0, 0.5, 0.9, 1.0))
         for offset, data in self.unsynced:
             if data is None:
                 if chance.random() < share:
@@ -156,7 +157,8 @@ class FragileDisks:
             sum(len(d.unsynced) for d in self._nodes.values() if isinstance(d, _Directory)),
         )
         for child in self.root.iterdir():
-            if child.is_dir():  # logs of processes lie in the root itself, and are no data
+            # The root itself has only log files of processes, which are not data.
+            if child.is_dir():
                 shutil.rmtree(child)
         _write(self.root, self._root_node, chance)
         self.plug_in()
@@ -252,7 +254,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, int, int, int, str, str, by
         start = position + _ENTRY.size
         position = start + sum(sizes)
         if position > len(journal):
-            return  # the process was killed while it wrote this
+            return  # the process was killed while it wrote this entry
         name = journal[start : start + sizes[0]].decode()
         start += sizes[0]
         target = journal[start : start + sizes[1]].decode()

@@ -17,7 +17,7 @@ from collections import Counter
 from odradek import Client, DeliveryFuture
 
 VALUE_BYTES = 1_000
-RUN_RECORDS = 64  # to one partition, then to the next
+RUN_RECORDS = 64  # records to one partition, before the producer goes to the next
 
 
 async def produce(

@@ -1,23 +1,25 @@
-/* A disk that can lose its power: an LD_PRELOAD shim that keeps a journal of what a process does to files.
+/* A disk that can lose its power: an LD_PRELOAD shim that writes a journal of the changes that a process makes to files.
  *
- * Everything goes to the real file system, so that the process and all others see it at once, as they see the
- * page cache. Each change below POWER_LOSS_ROOT is also noted, with its data, in a journal of this process in
- * POWER_LOSS_JOURNALS, and so is the beginning of each fsync that ended well: tests/e2e/faults/fragile_disk.py
- * works out from the journals what a disk would hold that kept what was synced, and no more.
+ * All changes go to the real file system, so this process and all others see them at once, as they see the page
+ * cache. Each change below POWER_LOSS_ROOT is also written, with its data, to a journal of this process in
+ * POWER_LOSS_JOURNALS, and so is each fsync. From the journals, tests/e2e/faults/fragile_disk.py computes the content
+ * of a disk that has kept only what was synced.
  *
- * A change and its entry are made under one lock: the journal has the order in which things happened. A sync is
- * entered before it begins, and covers what stands in the journal before it: no caller can know of more.
+ * A change and its entry in the journal are made under one lock, so the journal has the order of the changes. The
+ * entry of a sync is written before the sync begins, and covers all earlier entries. Later changes do not count as
+ * synced, because no caller can know whether the sync covered them.
  *
- * POWER_LOSS_BOOT_ID   read in place of the kernel's boot id: a machine that lost its power boots again
- * POWER_LOSS_SYNC_MS   how long each sync takes at least (a slow disk)
- * POWER_LOSS_LIES      names ending in this are never synced, though fsync says so (a disk that lies)
- * POWER_LOSS_STOPS     a directory in which each process has a file of its own, named by its pid, with one number
- *                      of four bytes: 0, or that it is to be killed within the n-th change from now. Of a write a
- *                      part is done by then; a sync may have covered everything, and nobody is told; a name is
- *                      changed, and its directory not synced.
+ * POWER_LOSS_BOOT_ID   file that is read instead of the kernel's boot id, because a machine that lost power boots again
+ * POWER_LOSS_SYNC_MS   the shortest duration of each sync (simulates a slow disk)
+ * POWER_LOSS_LIES      files whose names end in this text are never synced, although fsync succeeds (a disk that lies)
+ * POWER_LOSS_STOPS     a directory in which each process has a file, named by its pid, with a number of four bytes:
+ *                      0, or n if the process is to be killed within its n-th change from now. A part of a write may
+ *                      be done by then. A sync may have covered everything, but does not return. A name may be
+ *                      changed, but its directory is not synced.
  *
- * Files are named by inode, so renames need no thought. Whatever could change a file behind the shim's back
- * (a shared writable mapping, copy_file_range, a rename between directories, ...) ends the process loudly.
+ * The journal identifies files by inode, so a rename does not affect later entries. Any operation that could change a
+ * file without the shim's knowledge (a shared writable mapping, copy_file_range, a rename between directories, ...)
+ * ends the process with an error message.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,20 +53,20 @@ struct entry { /* packed by hand: 48 bytes, then the names, then the data */
     uint16_t target_bytes;
     uint16_t reserved2;
     uint32_t data_bytes;
-    uint64_t inode; /* of the file; of the directory for RENAME and REMOVE */
-    uint64_t parent; /* of CREATE and MAKE_DIRECTORY: the directory */
-    uint64_t offset; /* of WRITE; the size of TRUNCATE */
-    uint64_t time_ns; /* before a removal or a rename, after anything else: inodes are used again */
+    uint64_t inode; /* of the file; for RENAME and REMOVE, of the directory */
+    uint64_t parent; /* for CREATE and MAKE_DIRECTORY, the inode of the directory; otherwise 0 */
+    uint64_t offset; /* of a WRITE; for TRUNCATE, the new size */
+    uint64_t time_ns; /* before a RENAME or REMOVE, after any other change, because a removed file's inode is reused */
 };
 _Static_assert(sizeof(struct entry) == 48, "fragile_disk.py reads 48 bytes");
 
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
-static unsigned char tracked[DESCRIPTORS_MAX]; /* 1: a file below the root; 2: a directory; 4: one that lies */
+static unsigned char tracked[DESCRIPTORS_MAX]; /* by descriptor; 1: a file below the root; 2: a directory; 4: added for a file that POWER_LOSS_LIES names */
 static const char *root, *boot_id, *lies;
 static size_t root_bytes;
 static struct timespec sync_takes;
 static int journal = -1;
-static volatile uint32_t *stops_in; /* changes until this process is killed; 0: it is not */
+static volatile uint32_t *stops_in; /* the number of changes until this process is killed; 0: it is not killed */
 
 #define REAL(name) __typeof__(&name) real_##name
 static REAL(open);
@@ -109,7 +111,7 @@ static void map_stops(const char *stops) {
     real_close(fd);
 }
 
-/* Whether the process ends within this change; `order` is held, and stays so. */
+/* Return whether the process is to be killed within this change. The caller holds the lock `order`. */
 static int ends_here(void) { return stops_in && *stops_in && --*stops_in == 0; }
 
 static void end(void) {
@@ -123,7 +125,7 @@ static unsigned chance(unsigned below) {
 }
 
 static void die(const char *what, const char *about) {
-    dprintf(2, "power_loss_shim: %s: %s: not understood, so nothing that was found would be true\n", what, about);
+    dprintf(2, "power_loss_shim: %s: %s: this operation is not supported, so the journal would be wrong\n", what, about);
     _exit(99);
 }
 
@@ -173,7 +175,7 @@ static void note(struct entry entry, const char *name, const char *target, const
     parts[2] = (struct iovec){(void *)target, target_bytes};
     size_t left = entry.data_bytes, total = sizeof entry + name_bytes + target_bytes + left;
     int count = 3;
-    for (int i = 0; i < pieces && left; i++) { /* no more of the data than was taken */
+    for (int i = 0; i < pieces && left; i++) { /* only the data that was written */
         size_t take = data[i].iov_len < left ? data[i].iov_len : left;
         parts[count++] = (struct iovec){data[i].iov_base, take};
         left -= take;
@@ -191,7 +193,7 @@ static uint64_t inode_of(int fd) {
 
 static int is_tracked(int fd) { return journal >= 0 && fd >= 0 && fd < DESCRIPTORS_MAX && tracked[fd]; }
 
-/* Whether a path lies below the root. Relative paths do where their directory does. */
+/* Return whether a path is below the root. A relative path is if its directory is. */
 static int is_below(int directory, const char *path) {
     char here[PATH_MAX];
     if (journal < 0 || !path) return 0;
@@ -200,7 +202,7 @@ static int is_below(int directory, const char *path) {
     return getcwd(here, sizeof here) && !strncmp(here, root, root_bytes);
 }
 
-/* The directory that a path's last name is in, and that name. */
+/* Return the inode of the directory of a path, and set `name` to the last part of the path. */
 static uint64_t parent_of(int directory, const char *path, const char **name) {
     char parent[PATH_MAX];
     struct stat found;
@@ -228,7 +230,7 @@ static int open_tracked(int directory, const char *path, int flags, mode_t mode)
     uint64_t parent = parent_of(directory, path, &name);
     int is_new = 0, fd = -1;
     if (!(flags & O_CREAT)) fd = real_openat(directory, path, flags, mode);
-    else { /* which of the two it was, nobody would tell us */
+    else { /* O_CREAT does not say whether it created the file, so try to open an existing file first */
         if (!(flags & O_EXCL)) fd = real_openat(directory, path, flags & ~O_CREAT, mode);
         if (fd < 0 && ((flags & O_EXCL) || errno == ENOENT)) {
             fd = real_openat(directory, path, flags | O_EXCL, mode);
@@ -360,7 +362,7 @@ static void note_sync(int fd) {
     if (tracked[fd] & 4) return;
     pthread_mutex_lock(&order);
     int ends = ends_here();
-    if (ends && chance(3)) end(); /* two in three: what was written is not synced */
+    if (ends && chance(3)) end(); /* in two of three cases, the sync covers nothing */
     note((struct entry){.kind = SYNC, .inode = inode_of(fd)}, NULL, NULL, NULL, 0);
     if (ends) end();
     pthread_mutex_unlock(&order);
@@ -426,12 +428,12 @@ int mkdirat(int at, const char *path, mode_t mode) {
 }
 int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 
-/* --- what would go behind our back --------------------------------------------------------------------------- */
+/* --- operations that the journal cannot represent ------------------------------------------------------------ */
 
 void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
     if (fd >= 0 && is_tracked(fd) && (flags & MAP_SHARED) && (protection & PROT_WRITE)) die("mmap", "shared and writable");
     if (real_mmap) return real_mmap(at, bytes, protection, flags, fd, offset);
-    return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset); /* before `begin` */
+    return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset); /* `begin` has not run yet */
 }
 void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
     return mmap(at, bytes, protection, flags, fd, offset);

@@ -105,7 +105,8 @@ def test_a_second_life_of_the_process_goes_on_where_the_first_was_killed(
     disks: FragileDisks, run: Run
 ) -> None:
     run("put('log', b'one ', sync=True); sync('.'); put('log', b'two ', at=4)")
-    run("put('log', b'three', at=8, sync=True)")  # covers what the first one left in the cache
+    # This sync also covers the bytes that the first process left in the page cache.
+    run("put('log', b'three', at=8, sync=True)")
     run("put('log', b'four', at=13)")
     disks.cut_power()
     assert content(disks) == {"log": b"one two three"}
@@ -153,11 +154,13 @@ def test_a_change_that_the_shim_cannot_follow_ends_the_process(
 @pytest.mark.parametrize(
     ("changes", "found", "durable"),
     [
-        (1, {"a": b"old", "b": b""}, {"a": b"old"}),  # the new file was made, its name not synced
-        (2, None, {"a": b"old"}),  # a part of the write
-        (3, {"a": b"old", "b": b"x" * 64}, {"a": b"old"}),  # written; synced or not, it has no name
-        (4, {"a": b"x" * 64}, {"a": b"old"}),  # renamed, the directory not synced
-        (5, {"a": b"x" * 64}, None),  # one or the other
+        # The new file exists, but its name is not synced.
+        (1, {"a": b"old", "b": b""}, {"a": b"old"}),
+        (2, None, {"a": b"old"}),  # a part of the write is done
+        # The new file is written, and perhaps synced, but its name is not.
+        (3, {"a": b"old", "b": b"x" * 64}, {"a": b"old"}),
+        (4, {"a": b"x" * 64}, {"a": b"old"}),  # renamed, but the directory is not synced
+        (5, {"a": b"x" * 64}, None),  # the old or the new content
     ],
 )
 def test_a_process_is_killed_within_any_change(

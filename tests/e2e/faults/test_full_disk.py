@@ -31,16 +31,16 @@ from tests.tools import need
 VICTIM = 1
 DISK_BYTES = 48 << 20
 LEFT_BYTES = 256 << 10
-RECORDS_BETWEEN = 500  # a partition's
-EXIT_FATAL = 70  # of a controller that cannot go on
-GAP_S_MAX = 15.0  # what no machine is slow enough for
+RECORDS_BETWEEN = 500  # records of each partition
+EXIT_FATAL = 70  # exit status of a controller that cannot continue
+GAP_S_MAX = 15.0  # so high that a slow machine does not exceed it
 _POLL_S = 0.1
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Return the root of a cluster in which one node has a small disk: broker `VICTIM`, or the
-    parameter's.
+    """Return the root of a cluster in which one node has a small disk: broker `VICTIM`, or the node
+    that the parameter names.
     """
     need("mounts")
     disk = tmp_path / "cluster" / getattr(request, "param", f"broker-{VICTIM}")
@@ -124,7 +124,7 @@ async def fill_and_heal(client: Client, cluster: EmbeddedCluster, report: Report
         read = [
             value for place, value in await read_all(client, alone, 3) if place.partition == own
         ]
-        assert read == [b"kept"], "what only the full broker has can be read"
+        assert read == [b"kept"], "records that only the full broker has can be read"
         filler.unlink()
         await wait_for_full_isr(client, topic)
         await load.progress(RECORDS_BETWEEN)

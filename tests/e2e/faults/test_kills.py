@@ -27,10 +27,10 @@ from tests.e2e.faults.workload import under_load, verify
 
 LEADER_BAR_S = 1.5
 LEADER_AND_CONTROLLER_BAR_S = 2.5
-GAP_S_MAX = 10.0  # what no machine is slow enough for
+GAP_S_MAX = 10.0  # so high that a slow machine does not exceed it
 RSS_BAR_MB = 250
 RSS_MB_MAX = 400
-RECORDS_BETWEEN = 300  # a partition's, before the dead return
+RECORDS_BETWEEN = 300  # records of each partition, before the killed processes restart
 
 
 async def kill_leader(cluster: EmbeddedCluster, *, with_controller: bool) -> float:

@@ -33,12 +33,12 @@ from tests.e2e.faults.workload import (
     verify,
 )
 
-RECORDS_BETWEEN = 200  # a partition's
+RECORDS_BETWEEN = 200  # records of each partition
 CONTROL_RECORDS = 300
-TOPICS_MAX = 60  # made in a round
+TOPICS_MAX = 60  # created in one round
 TOPIC_PAUSE_S = 0.05
 POLL_S = 0.1
-IDLE_S_MAX = 3.0  # a process that changes no file for so long is killed as it is
+IDLE_S_MAX = 3.0  # a process without a change for this long is killed at once
 
 
 @asynccontextmanager
@@ -112,7 +112,9 @@ async def lose_power_under_load(
         survived = len(await read_all(client, lost, PARTITIONS))
     assert loss.unsynced_bytes > 0
     if chance is None:
-        assert survived < CONTROL_RECORDS, "the power loss took nothing: this proves nothing"
+        assert survived < CONTROL_RECORDS, (
+            "the power loss lost no record of the control topic, so the round proves nothing"
+        )
     return {
         "seed": seed,
         "acknowledged_before": before,
@@ -131,7 +133,7 @@ async def test_nothing_acknowledged_is_lost_when_the_power_fails_everywhere(
         report(**await lose_power_under_load(cluster, disks, 0, None))
         for child in (*cluster.brokers.values(), *cluster.controllers.values()):
             assert await asyncio.to_thread(child.terminate, 30), f"{child.name} had to be killed"
-        # Everything that the processes wrote went through the shim, or it would not be here
+        # If the shim had missed a change, the files would differ from the journals.
         assert disks.differences() == []
 
 
@@ -161,7 +163,7 @@ async def making_topics(client: Client, prefix: str) -> AsyncIterator[set[str]]:
             if is_over.is_set():
                 return
             name = f"{prefix}-{number}"
-            with contextlib.suppress(OdradekError):  # whether it was made is not known
+            with contextlib.suppress(OdradekError):  # it is not known whether the topic was created
                 await client.admin.create_topic(name, partitions=1, replication_factor=1)
                 made.add(name)
             with contextlib.suppress(TimeoutError):
@@ -185,7 +187,7 @@ async def wait_for_topics(client: Client, names: set[str]) -> None:
     deadline_s = time.monotonic() + SETTLE_S_MAX
     while missing := names - {topic.name for topic in await client.admin.list_topics()}:
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"{len(missing)} of {len(names)} topics that were made are lost")
+            raise TimeoutError(f"{len(missing)} of {len(names)} created topics are lost")
         await asyncio.sleep(POLL_S)
 
 
@@ -201,7 +203,7 @@ async def kill_within_changes(
     for victim in victims:
         if await asyncio.to_thread(victim.wait, IDLE_S_MAX):
             found += 1
-        else:  # it has nothing to write: its quorum or its leaders are gone
+        else:  # the process writes nothing, because its quorum or its leaders have been killed
             kill_at_once([victim])
     return found
 
@@ -212,8 +214,8 @@ async def lose_power_within_changes(
     """Run one round: brokers and controllers are killed in the middle of changes of their files,
     then the power fails.
 
-    In every other round the killed processes restart before, from what the page cache holds: what
-    they find there and report must survive as well.
+    In every other round, the killed processes restart before the power loss and find the files as
+    they are in the page cache. What they report from these files must survive the power loss, too.
     """
     chance = random.Random(seed)
     children = cluster.children()

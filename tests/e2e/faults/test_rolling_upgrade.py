@@ -22,8 +22,8 @@ from tests.e2e.faults.first_release import first_release
 from tests.e2e.faults.workload import SETTLE_S_MAX, Workload, under_load, verify
 
 PAUSE_BAR_S = 1.0
-WAIT_S_MAX = 20.0  # what no machine is slow enough for
-EXIT_FATAL = 70  # of a controller that cannot go on
+WAIT_S_MAX = 20.0  # so high that a slow machine does not exceed it
+EXIT_FATAL = 70  # exit status of a controller that cannot continue
 
 
 class Roll:
@@ -71,7 +71,9 @@ class Roll:
         assert await asyncio.to_thread(child.wait, SETTLE_S_MAX)
         child.environment = environment
         child.start()
-        assert await asyncio.to_thread(child.wait, SETTLE_S_MAX), f"{child.name} went back"
+        assert await asyncio.to_thread(child.wait, SETTLE_S_MAX), (
+            f"{child.name} runs the old program"
+        )
         return child.exit_status()
 
     @property

@@ -1,9 +1,9 @@
 """A leader is stopped (SIGSTOP) under load, and resumes in a cluster that has elected another
 leader.
 
-The danger is in records that wait in the old leader's sockets when it resumes. It still believes
-that it leads; if it acknowledged them with acks=1 at once, they would be truncated afterwards.
-Probes are such records.
+The danger is in records that wait in the old leader's sockets when it resumes. The old leader still
+believes that it leads. If it acknowledged these records with acks=1 at once, they would be truncated
+afterwards. The tests send such records, called probes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.e2e.faults.conftest import Report
 from tests.e2e.faults.workload import PROBE, under_load, verify
 
 ELSEWHERE_BAR_S = 6.0
-GAP_S_MAX = 10.0  # what no machine is slow enough for
+GAP_S_MAX = 10.0  # so high that a slow machine does not exceed it
 PROBE_TIMEOUT_MS = 2_000
 PROBE_S_MAX = 30.0
 UNANSWERED = -1
@@ -46,7 +46,7 @@ async def answer_to_probe(
     """Send a probe when `go` is set, over a stream that was opened before; return the error code of
     the response.
 
-    It is `UNANSWERED` if the broker ended the stream instead. The channel is not the SDK's, which
+    The result is `UNANSWERED` if the broker ended the stream instead. The channel is not the SDK's, which
     drops a broker that does not answer pings: the probe has to be in the socket when the broker
     resumes.
     """
@@ -104,7 +104,7 @@ async def put_leader_to_sleep(cluster: EmbeddedCluster, report: Report, sleep_s:
         await verify(client, topic, load)
     report(gap_s=round(gap_s, 3), bar_s=ELSEWHERE_BAR_S, slept_s=sleep_s, probe_errors=codes)
     assert gap_s < GAP_S_MAX
-    assert 0 not in codes.values(), f"the sleeper acknowledged when it woke: {codes}"
+    assert 0 not in codes.values(), f"the old leader acknowledged after it resumed: {codes}"
 
 
 async def test_a_stopped_leader_is_replaced_and_acknowledges_nothing_when_it_wakes(

@@ -21,7 +21,7 @@ from odradek import Client, DeliveryFuture
 RATE = 1_000  # records/s
 SETTLE_S_MAX = 60.0
 DELIVERY_MS_MAX = 120_000
-PROBE = b"probe"  # begins the values that a test sends beside the load
+PROBE = b"probe"  # prefix of values that a test sends in addition to the load
 _PACE_S = 0.005
 _READ_MS_MAX = 30_000
 

@@ -57,7 +57,8 @@ def three() -> Iterator[EmbeddedCluster]:
 class Guarded:
     """A broker with ACLs and two listeners that require a login."""
 
-    ports: dict[str, int]  # KAFKA: open to a super user; KAFKA_SASL: in plain text; KAFKA_TLS
+    # KAFKA: without login, as super user; KAFKA_SASL: login; KAFKA_TLS: login over TLS.
+    ports: dict[str, int]
     ca: Path
 
 

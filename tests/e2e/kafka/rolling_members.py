@@ -78,7 +78,8 @@ class MemberThread:
             self._consumer.commit(asynchronous=False)
         except ck.KafkaException as error:
             if error.args[0].code() != ck.KafkaError._NO_OFFSET:
-                self.errors.append(str(error))  # in a rebalance: read again by whoever is next
+                # A commit may fail in a rebalance. The next owner then reads the records again.
+                self.errors.append(str(error))
 
     def _run(self) -> None:
         while not self._leaves.is_set():
@@ -133,7 +134,7 @@ class Load:
             self._failures.append(error)
 
     def finish(self) -> set[int]:
-        """Stop the producer, and return the numbers that were acknowledged. All numbers that were sent are."""
+        """Stop the producer, and return the acknowledged numbers, which must be all that were sent."""
         self._stops.set()
         self._thread.join(TIMEOUT_S)
         assert self._producer.flush(TIMEOUT_S) == 0

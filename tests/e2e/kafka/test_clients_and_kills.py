@@ -73,7 +73,8 @@ def kcat_writes(bootstrap: str, topic: str, numbers: Numbers) -> list[int]:
     options = ["enable.idempotence=true", "message.timeout.ms=60000", "linger.ms=2"]
     words = [word for one in options for word in ("-X", one)]
     command = ["kcat", "-b", bootstrap, "-P", "-t", topic, *words]
-    return write_by_process([*command, "-E"], numbers)  # not: end with the last connection
+    # Without -E, kcat ends with its last connection.
+    return write_by_process([*command, "-E"], numbers)
 
 
 def kafka_python_writes(bootstrap: str, topic: str, numbers: Numbers) -> list[int]:
@@ -143,15 +144,15 @@ def test_what_was_acknowledged_is_read(
     writer = threading.Thread(target=run, daemon=True)
     writer.start()
     for _ in range(ROUNDS):
-        time.sleep(KILL_EVERY_S - DOWN_S)  # writing goes on
+        time.sleep(KILL_EVERY_S - DOWN_S)  # writing continues with all brokers
         leader: ChildProcess = three.brokers[leader_of(admin, topic)]
         leader.kill()
-        time.sleep(DOWN_S)  # without it
+        time.sleep(DOWN_S)  # writing continues without the killed broker
         leader.start()
         leader.wait_ready(TIMEOUT_S)
     feed.stops.set()
     writer.join(2 * TIMEOUT_S)
-    assert not writer.is_alive(), "it does not end"
+    assert not writer.is_alive(), "the writer does not end"
     assert not failures, failures
     found = read_all(three.kafka_bootstrap, topic, len(acknowledged))
     assert len(acknowledged) > ROUNDS * KILL_EVERY_S * RECORDS_A_SECOND / 4

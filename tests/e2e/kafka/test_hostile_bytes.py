@@ -156,9 +156,9 @@ def framed(key: ApiKey, version: int, body: bytes) -> bytes:
 
 
 async def test_a_name_that_is_repeated_ten_thousand_times(victim: Victim) -> None:
-    """A request with 60,000 names once took 500 MiB and half a minute of the broker.
+    """A request with 60,000 names once cost the broker 500 MiB and half a minute.
 
-    So many are refused now, and 10,000 are still answered.
+    Such a request is refused now. A request with 10,000 names gets a response.
     """
     before, times = victim.rss, ITEMS_MAX // 2
     reader, writer = await victim.connect()
@@ -175,9 +175,7 @@ async def test_a_name_that_is_repeated_ten_thousand_times(victim: Victim) -> Non
 
 
 async def test_answers_that_nobody_takes(victim: Victim) -> None:
-    """Before, each of a dozen clients that did not read their responses of 50 MiB cost the broker
-    as much memory.
-    """
+    """Once, each client that did not read its response of 50 MiB cost the broker 50 MiB of memory."""
     count, size = 30, 900_000
     admin = AdminClient({"bootstrap.servers": f"{victim.host}:{victim.port}"})
     admin.create_topics([NewTopic("untaken", count, 1)])["untaken"].result(20)
@@ -187,7 +185,7 @@ async def test_answers_that_nobody_takes(victim: Victim) -> None:
     assert producer.flush(30) == 0
     before = victim.rss
     wanted = b"".join(struct.pack(">iqi", index, 0, 2 * size) for index in range(count))
-    body = struct.pack(">iiiib", -1, 0, 1, 50 << 20, 0)  # consumer, no wait, and how much
+    body = struct.pack(">iiiib", -1, 0, 1, 50 << 20, 0)  # consumer, no wait, at most 50 MiB
     body += struct.pack(">ih", 1, 7) + b"untaken" + struct.pack(">i", count) + wanted
     slow = [await victim.connect() for _ in range(12)]
     for _, writer in slow:

@@ -177,7 +177,7 @@ def test_each_tool_passes_or_says_why_not(
     for _, tool, arguments, *_ in chosen:
         name = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         words = arguments.split()
-        # Tools with subcommands take the address after the subcommand or before it; one takes it after alone.
+        # Tools with subcommands take the address before or after the subcommand; ClusterTool takes it only after.
         at = 1 if tool == "ClusterTool" else 0
         words[at:at] = ["--bootstrap-server", cluster.kafka_bootstrap]
         lines.append("\t".join((name, *words)))

@@ -271,4 +271,6 @@ def test_mirror_maker_copies_records_and_the_offsets_of_groups(
         with java(jars, tmp_path, "mirror", main_class, config):
             until(copied, "the copy", tmp_path)
             until(lambda: offsets() > 0, "the group's offsets", tmp_path)
-        assert offsets() <= 700, "nobody there skips what the group had not read here"
+        assert offsets() <= 700, (
+            "in the target cluster, the group skips no record that it has not read"
+        )

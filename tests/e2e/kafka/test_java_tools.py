@@ -32,8 +32,8 @@ def jars() -> Path:
 
 @pytest.fixture(scope="session")
 def jars_3_7() -> Path:
-    """Return the folder with the jars of Kafka 3.7, the last clients that fail at responses which
-    later ones accept (KAFKA-17492).
+    """Return the folder with the jars of Kafka 3.7, the last release whose clients fail at responses
+    that later clients accept (KAFKA-17492).
     """
     return fetched("kafka_3_7.xml", ROOT / "build" / "kafka-tools-3.7", "kafka_2.13-*.jar")
 

@@ -83,8 +83,9 @@ class Polled:
             heartbeat_interval_ms=300,
             session_timeout_ms=6000,
         )
-        # Known before it joins: kafka-python 3.0.12 forgets a join whose answer comes between two
-        # polls when that join was for a topic that its leader saw too late (its need_rejoin).
+        # The consumer must know the topic before it joins. kafka-python 3.0.12 forgets to join again
+        # (need_rejoin) for a topic that the group's leader learned of late, if the response to the
+        # join comes between two polls.
         assert self._consumer.partitions_for_topic(topic)
         self.owned = 0
         self._ends = threading.Event()
@@ -177,7 +178,7 @@ def test_login_and_rights(
         "sasl_mechanism": mechanism,
         "sasl_plain_username": user,
         "sasl_plain_password": PASSWORD,
-        "enable_idempotence": False,  # which takes the right to write something
+        "enable_idempotence": False,  # an idempotent producer needs WRITE on some topic
         **tls,
     }
     allow(open_admin, user, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)

@@ -122,8 +122,8 @@ def test_seeking_by_time(bootstrap: str, topic: str) -> None:
 
 @pytest.mark.scenario("kcat", "sasl over tls", "acl denied")
 def test_login_and_rights(open_admin: AdminClient, guarded: Guarded, topic: str) -> None:
-    """The login is by PLAIN over TLS, because its SCRAM repeats the nonce (librdkafka before
-    2.6.1), which Kafka 4 refuses as well.
+    """The login is by PLAIN over TLS, because kcat's SCRAM (librdkafka before 2.6.1) repeats the
+    nonce, which Kafka 4 refuses as well.
     """
     user = f"u-{uuid.uuid4().hex[:8]}"
     make_user(open_admin, user)

@@ -25,7 +25,7 @@ PAGE = "docs/mirror-maker.md"
 RECORDS = int(os.environ.get("ODRADEK_MIRROR_RECORDS", "1000000"))
 PARTITIONS = 4
 MAIN_CLASS = "org.apache.kafka.connect.mirror.MirrorMaker"
-# Of the file's intervals, so that the test does not wait for them.
+# Shorter intervals than in the file, so that the test does not wait for them.
 SOONER = {
     "emit.checkpoints.interval.seconds": 1,
     "sync.group.offsets.interval.seconds": 1,
@@ -199,7 +199,7 @@ def test_nothing_is_lost_in_either_direction_and_groups_go_on_where_they_were(
         frameworks.until(translated, "the offsets of the groups", tmp_path)
         for source, _, topic in ways:
             write(clusters[source], topic, range(half, RECORDS))
-    # The block ended it with SIGKILL, in the middle of what was written last.
+    # At its end, the block killed MirrorMaker with SIGKILL while it copied the last records.
     killed_at = {
         topic: length(clusters[target], f"{source}.{topic}") for source, target, topic in ways
     }

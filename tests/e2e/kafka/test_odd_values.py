@@ -37,7 +37,7 @@ WAITING = frozenset(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
     }
 )
-WAIT_S = 0.1  # for those above, whose response may come when others join or produce
+WAIT_S = 0.1  # for a response of these APIs, which may come only when other clients join or produce
 RESPONSE_S = 30.0
 
 

@@ -1,6 +1,6 @@
 """Kafka's kafka-replica-verification reads all replicas of a partition, and continues to read new records.
 
-It reports the partition that is furthest behind, which may be an empty one at offset 0.
+The tool reports the partition that is furthest behind, which may be an empty partition at offset 0.
 """
 
 from __future__ import annotations

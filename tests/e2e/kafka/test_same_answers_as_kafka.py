@@ -50,12 +50,12 @@ OPEN: Final = (
     *access.TALKS,
 )
 GUARDED: Final = (access.acls, access.logins)
-"""Held with brokers that authorize, by a super user."""
+"""Conversations of a super user with brokers that check ACLs."""
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.timeout(900)]
 Held = dict[tuple[str, Level], Answers]
 Both = tuple[Held, Held]
-"""What Kafka answered, and what Odradek did."""
+"""The responses of Kafka, and those of Odradek."""
 
 
 def _held(run: Callable[[], AbstractContextManager[Broker]], *, guarded: bool) -> Held:
@@ -126,6 +126,6 @@ def test_every_explanation_is_needed(unguarded: Both, guarded: Both) -> None:
         for name, level in both[0]
         for _, why in _differences(both, name, level)
     }
-    assert len(needed) > 1, "nothing differs: the conversations were not held"
+    assert len(needed) > 1, "nothing differs, so the conversations did not run"
     needless = [one for one in EXPLAINED if one not in needed]
     assert not needless, "\n".join(map(str, needless))

@@ -413,14 +413,16 @@ def _prepare_namespaces() -> None:
 
 
 def _gates() -> list[str]:
-    """Let pods have their node's zone, which is the default from Kubernetes 1.35 on, and unknown before 1.33."""
+    """Return the feature gate that gives pods their node's zone. It is on from Kubernetes 1.35, and unknown before
+    1.33.
+    """
     if KUBERNETES.startswith(("v1.33.", "v1.34.")):
         return ["--feature-gates=PodTopologyLabelsAdmission=true"]
     return []
 
 
 def _kill_processes_of_node(number: int) -> None:
-    """End what still runs in pods: a containerd that was itself killed cannot end its containers."""
+    """End the processes that still run in pods, because a killed containerd cannot end its containers."""
     for tasks in Path("/sys/fs/cgroup").glob(f"*/odr{number}/**/cgroup.procs"):
         with contextlib.suppress(OSError):
             for process in map(int, tasks.read_text().split()):

@@ -37,8 +37,8 @@ _BORROWED = ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt")
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder. What an interrupted debootstrap has mounted in it is unmounted before, because /proc would be
-    emptied otherwise as far as possible.
+    """Remove a folder. File systems that an interrupted debootstrap has mounted in it are unmounted before; otherwise
+    the removal would also try to remove the files in /proc.
     """
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         place = line.split()[1]

@@ -14,9 +14,7 @@ import confluent_kafka
 
 from tests.e2e.kubernetes.installation import Installation, client_pod
 
-NAMESPACE = (
-    "borrowing"  # it does not enforce the restricted level, which forbids volumes of the host
-)
+NAMESPACE = "borrowing"  # this namespace does not enforce the restricted level, which forbids hostPath volumes
 RECORDS = 1_000
 _PACKAGES = ("confluent_kafka", "confluent_kafka.libs")
 _ROUND_TRIP = """

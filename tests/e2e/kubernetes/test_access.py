@@ -1,4 +1,4 @@
-"""Network policies are enforced: a pod elsewhere, without a certificate or without rights gets nowhere."""
+"""Network policies are enforced, and pods in other namespaces, without a certificate or without rights are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ except (ssl.SSLError, OSError) as error:
 
 @pytest.fixture(scope="module")
 def pods(installation: Installation) -> Iterator[Installation]:
-    """Pods that wait for commands: one of a stranger, one with the client's label, one with a certificate too."""
+    """Yield an installation with pods that wait for commands: `stranger` in another namespace, `labelled` with the
+    client's label, and `client` with the label and a certificate.
+    """
     installation.prepare_clients({"odradek-client-tls": "tls"})
     cluster = installation.cluster
     cluster.kubectl("create", "namespace", ELSEWHERE)

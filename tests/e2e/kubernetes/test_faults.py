@@ -15,7 +15,7 @@ from tests.e2e.kubernetes.installation import CLIENTS, WORKLOADS, Installation, 
 PAUSE_S_MAX = 1.0
 LOST_NODE_PAUSE_S_MAX = 5.0
 QUORUM_ROLL_S_MAX = 30.0
-CLIENT_NODE = 1  # DNS is there, too
+CLIENT_NODE = 1  # CoreDNS runs on this node, too
 REST_LOAD = """
 import http.client, json, pathlib, ssl, time
 from odradek import TlsOptions

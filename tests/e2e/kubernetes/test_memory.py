@@ -84,14 +84,14 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 
 def memory_of(installation: Installation) -> Iterator[tuple[str, int, int]]:
     """Yield the name of each pod of a workload, the bytes of its main container's anonymous memory, and how often the
-    kernel killed in that container for lack of memory.
+    kernel killed a process of that container for lack of memory.
     """
     for pod in installation.cluster.objects("pods"):
         name = pod["metadata"]["labels"].get("app.kubernetes.io/name")
         if name not in WORKLOADS:
             continue
         for status in pod["status"].get("containerStatuses", ()):
-            if "containerID" not in status:  # it has not started
+            if "containerID" not in status:  # the container has not started
                 continue
             container = status["containerID"].rpartition("/")[2]
             for file in GROUPS.glob(f"*/kubepods/*/*/{container}/memory.stat"):
@@ -103,7 +103,9 @@ def memory_of(installation: Installation) -> Iterator[tuple[str, int, int]]:
 
 
 def _number(file: Path, name: str) -> int:
-    """Return a number from a file of lines with a name and a number. A group that was removed meanwhile has 0."""
+    """Return a number from a file of lines with a name and a number. The number is 0 if the control group was removed
+    meanwhile.
+    """
     try:
         return int(dict(line.split() for line in file.read_text().splitlines())[name])
     except OSError:

@@ -159,7 +159,7 @@ def watched(
 def test_the_definitions_notice_a_field_of_a_monitor_that_they_do_not_know(
     watched: Watched,
 ) -> None:
-    """So the definitions check the monitors and rules of the overlay, which they accepted."""
+    """The definitions refuse an unknown field, so they have checked the overlay's monitors and rules."""
     cluster = watched.installation.cluster
     monitor = cluster.objects("servicemonitors")[0]
     monitor["spec"]["endpoints"][0]["intervall"] = "15s"
@@ -218,7 +218,7 @@ def test_no_alert_fires_in_a_healthy_cluster_and_one_does_while_a_broker_is_gone
 ) -> None:
     installation, cluster = watched.installation, watched.installation.cluster
     wait_until(lambda: not watched.alerts("firing"), "no alert fires")
-    cluster.kubectl("cordon", "node-1")  # the pod that is made for the deleted one has no node
+    cluster.kubectl("cordon", "node-1")  # the pod that replaces the deleted one finds no node
     installation.kubectl("delete", "pod", "broker-2", "--grace-period=0", "--force")
     wait_until(lambda: ALERT in watched.alerts("firing"), f"{ALERT} fires", ALERT_S_MAX)
     report(firing=sorted(watched.alerts("firing")))
@@ -228,7 +228,8 @@ def test_no_alert_fires_in_a_healthy_cluster_and_one_does_while_a_broker_is_gone
         lambda: any(pod["status"].get("podIP") for pod in cluster.objects("pods", *selected)),
         "the new pod has an address",
     )
-    policy_rules.enforce(cluster)  # others know the pod by its address
+    # The rules contain the addresses of pods, and the new pod has another one.
+    policy_rules.enforce(cluster)
     installation.wait_rolled("statefulset/broker")
     wait_until(
         lambda: ALERT not in watched.alerts("firing", "pending"), "it is resolved", ALERT_S_MAX

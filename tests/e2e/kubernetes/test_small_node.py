@@ -1,4 +1,4 @@
-"""The dev overlay runs on one node with 2 processors and 4 GiB, within a resource quota of as much:
+"""The dev overlay runs on one node with 2 processors and 4 GiB, within a resource quota of the same size:
 no pod restarts, and the first record is soon acknowledged.
 """
 

@@ -21,7 +21,7 @@ from tests.e2e.kubernetes.installation import IMAGE, WORKLOADS, Installation
 from tests.unit.kubernetes.rendered import K8S, ROOT
 
 PAUSE_S_MAX = 1.0
-CLIENT_NODE = 1  # DNS is there, too
+CLIENT_NODE = 1  # CoreDNS runs on this node, too
 OLD_IMAGE = "odradek:first"
 CERTIFICATES = "app.kubernetes.io/component=certificates"
 BROKERS = ("broker-1", "broker-2", "broker-3")

@@ -49,7 +49,7 @@ Kill = tuple[str, str]
 
 
 def kills(driver: int, executor: int) -> list[Kill]:
-    """Return this many kills of each kind, which go through the points in turn."""
+    """Return this many kills of each kind. They use the points of the delivery one after the other."""
     return [
         *(("driver", DRIVER_POINTS[number % len(DRIVER_POINTS)]) for number in range(driver)),
         *(
@@ -116,7 +116,8 @@ class Rounds:
         assert worker is not None
         if victim == "driver":
             self.driver.kill()
-            kill_if_left(worker)  # workers have process groups of their own
+            # Killing the driver's process group does not reach workers, which have their own groups.
+            kill_if_left(worker)
             self.driver.__exit__()
             self.driver = self._new_driver()
         else:

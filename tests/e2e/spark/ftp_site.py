@@ -13,7 +13,8 @@ from pathlib import Path
 def serve_ftp(directory: Path) -> Iterator[str]:
     """Serve an existing directory; yield the URL with user and password."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it stands on asyncore
+        # The package pyftpdlib uses the deprecated asyncore.
+        warnings.simplefilter("ignore", DeprecationWarning)
         from pyftpdlib.authorizers import DummyAuthorizer
         from pyftpdlib.handlers import FTPHandler
         from pyftpdlib.servers import ThreadedFTPServer

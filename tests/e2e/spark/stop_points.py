@@ -115,7 +115,7 @@ def _stopping(
 def _stand(directory: Path, point: str) -> None:
     armed, standing = directory / f"{point}.armed", directory / f"{point}.standing"
     try:
-        armed.rename(standing)  # only one worker can
+        armed.rename(standing)  # only one worker can rename the file
     except FileNotFoundError:
         return
     standing.write_text(str(os.getpid()))

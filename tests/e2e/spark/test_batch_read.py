@@ -151,7 +151,7 @@ def test_a_wrong_option_or_schema_is_refused_in_kafkas_words(read_batch: Read) -
     with pytest.raises(Exception, match="starting offset can't be latest for batch queries"):
         read_batch(subscribe="t", startingOffsets="latest").collect()
     with pytest.raises(Exception, match="Only one of the following options can be specified"):
-        read_batch(subscribe="t", subscribePattern="t")  # told at load
+        read_batch(subscribe="t", subscribePattern="t")  # `load` raises the error
     with pytest.raises(Exception, match="has no column 'colour'"):
         read_batch(schema="colour string", subscribe="t").collect()
     with pytest.raises(Exception, match="is binary, not string"):

@@ -36,7 +36,7 @@ def test_a_batch_is_written_once_although_driver_and_executor_are_killed(
     outcome = play(tmp_path, plan, brokers=1, master="local-cluster[1,2,1024]")
     assert outcome.is_exact, outcome
     assert outcome.sent == len(plan) * RECORDS_A_ROUND
-    assert outcome.written_again, "nothing was written twice, so nothing was put to the test"
+    assert outcome.written_again, "no row was written twice, so the kills tested nothing"
 
 
 @pytest.mark.long
@@ -142,7 +142,7 @@ def test_a_failed_write_aborts_tasks_that_never_reported(
     assert values(topics, name) == []
     assert time.monotonic() - began_s < LEASE_S, "readers waited until the tasks' lease ended"
     if step is None:
-        assert stage(2).prepare().task is None, "it writes for a batch that was given up"
+        assert stage(2).prepare().task is None, "the task writes for an aborted batch"
 
 
 def test_a_step_of_foreach_batch_is_written_once(

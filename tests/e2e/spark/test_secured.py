@@ -119,7 +119,7 @@ def test_plans_show_no_key_and_no_password(spark: SparkSession) -> None:
     stream = spark.readStream.format("odradek").options(subscribe="shown", **options).load()
     with contextlib.redirect_stdout(io.StringIO()) as told:
         stream.explain("extended")
-    assert "subscribe=shown" in told.getvalue(), "options are in there"
+    assert "subscribe=shown" in told.getvalue(), "the plan shows options"
     assert "hidden" not in told.getvalue()
 
 

@@ -151,7 +151,9 @@ def test_min_offsets_hold_a_trigger_back_until_the_delay_is_over(
         for p in query.recentProgress
         if p.numInputRows
     ]
-    assert begun[2] - begun[1] > timedelta(seconds=3), "held back, but for the time to plan"
+    assert begun[2] - begun[1] > timedelta(seconds=3), (
+        "the trigger did not wait for maxTriggerDelay"
+    )
 
 
 def test_aged_out_data_fails_the_query_or_is_passed_over(

@@ -10,7 +10,7 @@ which is written before the next action, so that SIGKILL loses none. The clock i
 monotonic one, which all processes share. The process ends with status 3 when its producer has a
 fatal error, or when a call takes longer than its own time limit: since librdkafka 2.10,
 send_offsets_to_transaction may wait for ever for a group coordinator that was killed
-(https://github.com/confluentinc/librdkafka/issues/5511). The test restarts it.
+(https://github.com/confluentinc/librdkafka/issues/5511). The test restarts the process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recorder:
 def ends_in_time(out: Recorder) -> Iterator[None]:
     """End this process if a call does not return within its own time limit.
 
-    The time is counted in steps, so that SIGSTOP, which stops them, does not count.
+    The time is counted in short steps, which SIGSTOP stops, too, so time under SIGSTOP does not count.
     """
     returned = threading.Event()
 

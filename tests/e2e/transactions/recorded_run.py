@@ -35,7 +35,7 @@ from tests.sim.transactions.history_checker import (
 )
 
 QUIET_S_MAX: Final = TIMEOUT_MS / 1_000 + 30
-"""Nothing may stand still for longer than the longest time-out and 30 s, once the cluster is whole."""
+"""Once all servers run, every client must make progress within the longest time-out and 30 s."""
 ROLES: Final = {"bank1": "bank", "bank2": "bank", "copier1": "copier", "copier2": "copier"}
 CALL_S: Final = 20.0
 Place = tuple[str, int]

@@ -19,10 +19,10 @@ from tests.tools import need
 HERE: Final = Path(__file__).parent
 BUILD: Final = HERE.parents[2] / "build"
 BUILD_S_MAX: Final = 1_500
-# What the tests of transactions do not use.
+# Features of librdkafka that the tests of transactions do not use.
 WITHOUT: Final = ("gssapi", "ssl", "zstd", "curl", "lz4-ext")
 TOLERANT: Final = "tolerant-test-runner"
-# Their harness fails a test when its client reports any error, and a client reports each connection that it loses.
+# librdkafka's test harness fails a test when its client reports any error, and a client reports each lost connection.
 ERROR_CALLBACK: Final = (
     "test_error_cb(rd_kafka_t *rk, int err, const char *reason, void *opaque) {\n"
 )

@@ -98,7 +98,7 @@ def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: 
         copier.kill()
         copier.wait()
         reader.close()
-    assert kills, "it was never killed while it ran"
+    assert kills, "no copier was killed while it ran"
     print(f"{fed} records, {starts} processes, {kills} of them and {brokers.count} brokers killed")
     copied = Counter(read(bootstrap, sink, fed, isolation="read_committed"))
     assert copied == Counter(b"%d" % number for number in range(fed))

@@ -1,6 +1,6 @@
 """Apache Kafka's Java client, which uses one epoch for each transaction (KIP-890), and its tools for transactions.
 
-The long ones of several brokers run while a broker is killed every 20 s.
+The long tests with several brokers run while a broker is killed every 20 s.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_the_java_producer_commits_many_transactions(
     assert Counter(numbers) == {b"%d" % number: runs for number in range(RECORDS)}
     # The commit is answered before the coordinator has written that it is complete.
     eventually("complete", lambda: described(tools, name)["TransactionState"] == "CompleteCommit")
-    # Each transaction has an epoch of its own: that of the last one says how many there were.
+    # Each transaction has its own epoch, so the last epoch shows how many transactions there were.
     assert int(described(tools, name)["ProducerEpoch"]) > 10 * runs
 
 
@@ -95,7 +95,9 @@ def test_the_tools_show_and_abort_an_open_transaction(
     assert len(producers.splitlines()) == 2
     where = ["--topic", name, "--partition", "0", "--start-offset", "0"]
     refused = tools.run("TransactionsCommand", "abort", *where, complains=True)
-    assert "invalid state" in refused, "its coordinator will end it"
+    assert "invalid state" in refused, (
+        "the tool refuses, because the coordinator will end the transaction"
+    )
     tools.run("TransactionsCommand", "forceTerminateTransaction", "--transactionalId", name)
     assert committed(bootstrap, name, 0) == set()
 
@@ -116,13 +118,13 @@ def leave_open_and_end(tools: Tools, topic: str, transactional_id: str) -> None:
         return re.search(pattern, told, re.MULTILINE) is not None
 
     def is_aborted() -> bool:
-        # It initializes the producer, which aborts what was open.
+        # The tool initializes a producer, which aborts the open transaction.
         says("", "forceTerminateTransaction", "--transactionalId", transactional_id)
         return says(r"\tEmpty\s*\t", "describe", "--transactional-id", transactional_id)
 
     eventually("list", lambda: says(rf"^{transactional_id}\s+\d+\s+\d+\s+Ongoing", "list"))
     eventually("describe-producers", lambda: says(r"\t\d+\s*$", "describe-producers", *where))
-    # Only the heading: its coordinator knows the transaction, and will end it.
+    # The tool prints only the heading, because the coordinator knows the transaction and will end it.
     eventually("find-hanging", lambda: says(r"\ATopic\s[^\n]*\n?\Z", "find-hanging", *where))
     eventually("forceTerminateTransaction", is_aborted)
 

@@ -1,5 +1,5 @@
-"""The example that copies records exactly once is killed with SIGKILL several times, and still does
-so.
+"""The example that copies records exactly once is killed with SIGKILL several times, and still copies
+each record once.
 """
 
 from __future__ import annotations

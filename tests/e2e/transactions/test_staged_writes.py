@@ -206,7 +206,9 @@ async def test_a_task_without_a_lease_is_aborted_and_the_step_is_not_complete(
 
 
 async def test_a_step_whose_processes_have_ended_is_given_up(client: Client, name: str) -> None:
-    """The driver and its tasks died before the completion. Tasks that waited longer, of a live process, stay."""
+    """The driver and its tasks died before the completion. Tasks of a live process stay, although they have waited
+    longer.
+    """
     alive_query, dead_query = f"{name}-alive", f"{name}-dead"
     async with client.staged_writes(alive_query, prepared_timeout_ms=LEASE_MS) as alive:
         kept_task = await opened(alive, 0, "kept")

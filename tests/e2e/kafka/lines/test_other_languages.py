@@ -73,8 +73,8 @@ def go_program(client: str, release: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     name = client.partition(" ")[0]
-    # sarama moved from Shopify to IBM: the same program imports it by either name. Without a retention, releases of
-    # then commit by OffsetCommit 1, which Apache Kafka 4 removed.
+    # sarama moved from Shopify to IBM: the same program imports it by either name. Without a retention, its
+    # releases as Shopify's commit by OffsetCommit 1, which Apache Kafka 4 removed.
     source = (HERE / "go" / f"{name}.go").read_text().replace(GO_MODULES[name], GO_MODULES[client])
     if client == "sarama (Shopify)":
         start = "config := sarama.NewConfig()\n"

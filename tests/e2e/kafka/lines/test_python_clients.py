@@ -19,16 +19,16 @@ PROGRAMS: Final = {
     "aiokafka": "use_aiokafka.py",
     "confluent-kafka (librdkafka)": "use_confluent_kafka.py",
 }
-# Installed in seconds, and such that what they send first tells them apart: `make test` has these.
+# Releases that `make test` tries: they are installed in seconds, and their first requests differ.
 QUICK: Final = {
     ("kafka-python", "2.0.2"),
     ("kafka-python", "2.0.6"),
     ("aiokafka", "0.8.1"),
     ("aiokafka", "0.12.0"),
 }
-# As it was installed when that release was the newest: it takes its protocol from kafka-python.
+# Further packages, in the versions of that time: aiokafka 0.8.1 uses kafka-python's protocol code.
 ALSO: Final = {("aiokafka", "0.8.1"): ["kafka-python==2.0.2"]}
-# No wheels for later interpreters, and building one takes librdkafka's headers of that release.
+# Interpreters for releases without wheels for later ones. A build would need that release's librdkafka headers.
 PYTHON: Final = {("confluent-kafka (librdkafka)", "1.9.2"): "python3.10"}
 
 
@@ -81,7 +81,7 @@ def make_environment(base: str, folder: Path, *options: str) -> None:
 
 
 def interpreter(name: str) -> str:
-    """Return an interpreter of that name that starts, on the path or among pyenv's."""
+    """Return an interpreter of that name that starts, from PATH or from pyenv."""
     on_path = shutil.which(name)
     version = name.removeprefix("python")
     ours = Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}")

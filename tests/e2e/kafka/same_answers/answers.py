@@ -18,7 +18,7 @@ _LEFT_OUT: Final = frozenset(
         "batch_index_error_message",
     }
 )
-"""What the two clusters may choose for themselves: messages among it, which people read and programs do not."""
+"""Fields that may differ between the clusters, among them messages, which people read and programs do not."""
 GIVEN: Final = "given"
 """The value of a path whose item or struct is there; its fields have paths of their own."""
 _WORDS: Final = {
@@ -128,9 +128,9 @@ def _flatten_items(
 
 
 def _identity(item: dict[str, Any], names: dict[Any, str]) -> Any:
-    if "entity" in item:  # of a quota
+    if "entity" in item:  # an item of a quota
         return sorted((part["entity_type"], str(part["entity_name"])) for part in item["entity"])
-    if "permission_type" in item or "pattern_type" in item:  # of an ACL
+    if "permission_type" in item or "pattern_type" in item:  # an ACL
         fields = (item.get(field) for field in _ACL)
         return [names.get(value, value) for value in fields if value is not None]
     if item.get("member_id") in names:

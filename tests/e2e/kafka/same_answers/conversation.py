@@ -22,10 +22,10 @@ Answers = dict[str, Answer]
 """Answers by label."""
 
 _PASSING: Final = frozenset({14, 15, 16, 51})
-"""A coordinator loads, moves, or completes a transaction: clients repeat the request."""
+"""Error codes while a coordinator loads, moves, or completes a transaction. Clients then repeat the request."""
 _READY_S_MAX: Final = 30.0
 _KEPT: Final = {"retention_ms": "-1", "segment_ms": str(1 << 60)}
-"""Configs that keep the records of the tables, which are old, and in one segment."""
+"""Configs that keep all records of a topic, although their timestamps are old, in one segment."""
 
 
 class Conversation:

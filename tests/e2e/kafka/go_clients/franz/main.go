@@ -1,4 +1,4 @@
-// franz-go: each codec, headers, two members of a group by three ways of sharing, administration.
+// franz-go: each codec, headers, a group with two members for each way of assignment, administration.
 // Prints one JSON object.
 package main
 
@@ -44,7 +44,7 @@ func produce(ctx context.Context, seeds []string, topic string) int {
 	return perCodec * len(codecs)
 }
 
-// consume reads all with two members, commits, and returns (read, not committed).
+// consume reads all records with two members and commits; it returns how many were read, and how many not committed.
 func consume(ctx context.Context, seeds []string, topic, group string, sent int, more kgo.Opt) (int, int64) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

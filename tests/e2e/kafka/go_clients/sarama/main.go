@@ -1,5 +1,5 @@
-// sarama, speaking as it did to brokers of three generations: each codec, headers, a group, its offsets.
-// Prints one JSON object per generation and codec.
+// sarama, configured for three versions of Kafka: each codec, headers, a group, its offsets.
+// Prints one JSON object per version and codec.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// sarama, speaking as to the version of Kafka that is its third argument. Prints one JSON object.
+// sarama, configured for the version of Kafka in the third argument. Prints one JSON object.
 package main
 
 import (

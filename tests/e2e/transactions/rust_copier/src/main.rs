@@ -1,6 +1,6 @@
 // rdkafka: copies a topic to another one in transactions of a group, exactly once, until it is killed.
 // Every tenth batch is aborted on purpose, and copied again. Where the producer has a fatal error, or a call never
-// returns (issue 5511 of librdkafka), the process ends with status 3, and its successor goes on from the committed offsets.
+// returns (issue 5511 of librdkafka), the process ends with status 3, and its successor continues at the committed offsets.
 use std::collections::BTreeMap;
 use std::env;
 use std::process;
@@ -57,8 +57,8 @@ fn call(mut attempt: impl FnMut() -> KafkaResult<()>) -> KafkaResult<()> {
 // Its thread serves delivery reports, for which `abort_transaction` waits.
 type CopyProducer = ThreadedProducer<DefaultProducerContext>;
 
-// The values of a batch by partition and offset. A rebalance within the batch goes back to the committed offsets, and
-// the same record is polled twice.
+// The values of a batch by partition and offset. A rebalance within the batch goes back to the committed offsets, so
+// that the same record may be polled twice.
 type Batch = BTreeMap<(i32, i64), Vec<u8>>;
 
 fn poll(consumer: &BaseConsumer) -> Batch {
