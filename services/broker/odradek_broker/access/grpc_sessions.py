@@ -1,10 +1,10 @@
 """Sessions of gRPC clients that have logged in.
 
 A login by SASL opens a session and returns its name, a random string that later calls send. A session is valid on this
-broker alone, and for `lifetime_ms` at most. It ends at once, and its streams are cancelled, when its user is deleted or
-gets another password. A session that was opened with a signed token ends when the token expires. The broker stores only
-digests of the names, so neither a memory dump nor the time of a lookup reveals a name. Sessions do not survive a
-restart of the broker; clients log in again.
+broker alone, and for `lifetime_ms` at most. A session ends at once, and its streams are cancelled, when its user is
+deleted or gets another password. A session that was opened with a signed token ends when the token expires. The broker
+stores only digests of the names, so neither a memory dump nor the time of a lookup reveals a name. Sessions do not
+survive a restart of the broker; clients log in again.
 
 There are at most SESSIONS_PER_USER_MAX sessions of one user, and at most SESSIONS_MAX in all. At the limit, a new
 session ends the oldest session of the user, or the oldest of all.

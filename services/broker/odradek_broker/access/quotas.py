@@ -133,7 +133,7 @@ class Quotas:
     def _find(self, key: str, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
         """Return the entity for which usage is counted, and the rate of the most specific quota that matches.
 
-        The order of the quotas is that of Kafka's ClientQuotaManager. None: no quota matches.
+        The quotas have the same order as in Kafka's ClientQuotaManager. None: no quota matches.
         """
         both: QuotaEntity = (("client-id", client_id), ("user", user))
         as_user: QuotaEntity = (("user", user),)

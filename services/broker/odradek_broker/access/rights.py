@@ -6,7 +6,7 @@ fields of a request (topics, configs) are checked by the Kafka handlers, and on 
 
 `needs_of` returns all needs of a gRPC request, and the caller must meet each of them. A need is a list of rights, and
 the caller must have at least one of them. In a right, the name None means any resource of that type. Methods that list
-resources omit those that the caller may not see (`HIDDEN`), as the Kafka handlers do.
+resources omit the resources that the caller may not see (`HIDDEN`), as the Kafka handlers do.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Imitations:
         at = bisect_left(ring, (zlib.crc32(user.encode()), ("", ScramMechanism.SHA_256)))
         for step in range(len(ring)):
             model = credentials.get(ring[(at + step) % len(ring)][1])
-            if model is not None:  # the user may have been deleted a moment ago
+            if model is not None:  # None: the user was deleted after the ring was built
                 return model
         return None
 
@@ -409,8 +409,8 @@ def _made_up(
 
 
 def load_scramp() -> None:
-    """Import scramp, which takes 50 ms of CPU. A broker calls this at its start if it has listeners with logins;
-    otherwise the first login would block the event loop.
+    """Import scramp, which takes 50 ms of CPU. A broker with listeners that require a login calls this function at its
+    start; otherwise the first login would block the event loop.
     """
     import scramp  # noqa: F401
 

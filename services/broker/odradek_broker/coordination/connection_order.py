@@ -1,9 +1,10 @@
 """Accepts the requests of one transactional id in the order in which the client opened its connections.
 
-A client may abandon a connection and repeat its request over another one, while the first copy is still in transit. For
-clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late EndTxn would end the
-*next* transaction (KAFKA-17754). Therefore connections are numbered when they open. A request on a connection with a
-lower number than that of the last accepted request is not handled, and its connection is closed.
+A client may abandon a connection and repeat its request over another connection, while the first copy of the request is
+still in transit. For clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late
+EndTxn would end the *next* transaction (KAFKA-17754). Therefore connections are numbered when they open. If a request
+arrives on a connection with a lower number than the connection of the last accepted request, the request is not
+handled, and its connection is closed.
 
 Clients of transaction version 2 do not need this, because the epoch in a request identifies the transaction.
 """

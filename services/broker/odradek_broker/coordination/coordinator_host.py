@@ -2,7 +2,7 @@
 
 A load reads the whole partition and replays its records. The load begins only when the high watermark has reached the
 log end: uncommitted records of earlier leaders, or of a failed shard on this broker, may still become committed, and a
-shard that was loaded before that would lack them. At most `_LOADS_MAX` partitions are loaded at the same time. A
+shard that was loaded earlier would lack these records. At most `_LOADS_MAX` partitions are loaded at the same time. A
 partition is loaded when this broker becomes its leader, and again after its shard failed. After repeated failures the
 load is delayed more each time, so that a client that keeps triggering a bug does not cause a load with each request.
 """
@@ -269,7 +269,7 @@ class CoordinatorHost(Generic[Shard]):
             try:
                 is_loaded = await self._load(hosted)
                 if hosted.state is not ShardState.LOADING:
-                    # In the meantime, the partition got another leader.
+                    # The partition got another leader during the load.
                     continue
                 if is_loaded:
                     step = self._kind.loaded(hosted.shard, hosted.partition, hosted.leader_epoch)

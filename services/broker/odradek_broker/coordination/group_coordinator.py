@@ -291,7 +291,7 @@ class GroupCoordinator:
         The marker is written only if this broker still coordinates the partition in `leader_epoch`.
 
         Raises:
-            CoordinatorError: as for all requests. The sender of the marker treats it like NOT_LEADER_OR_FOLLOWER.
+            CoordinatorError: as for all requests. The marker's sender treats this error like NOT_LEADER_OR_FOLLOWER.
         """
         code: ErrorCode = await self._host.ask(
             partition,
@@ -328,7 +328,7 @@ class GroupCoordinator:
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """Handle OffsetFetch of one group."""
-        # If topics were deleted, this call removes their committed offsets before they are read.
+        # This call removes the committed offsets of deleted topics, so that the response does not contain them.
         self.catalog()
         fetched: FetchedOffsets = await self._ask(
             request.group_id,
@@ -444,7 +444,7 @@ class _Patterns:
 
 
 class _Visible:
-    """Selects the topics that a principal may describe, from those that match a pattern. Results are cached."""
+    """Selects the topics that a principal may describe from the topics that match a pattern. Results are cached."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer

@@ -28,8 +28,8 @@ async def load_partition(
     replay: Callable[[LoadedRecord | LoadedMarker], None],
     is_wanted: Callable[[], bool],
 ) -> bool:
-    """Replay the whole partition, and return True. Return False if it cannot be read now, or if `is_wanted` returned
-    False in the meantime.
+    """Replay the whole partition, and return True. Return False if the partition cannot be read now, or if `is_wanted`
+    returned False in the meantime.
 
     The result is also False while the high watermark is below the log end, because uncommitted records of earlier
     leaders, or of a failed shard on this broker, may still become committed.
@@ -39,7 +39,7 @@ async def load_partition(
     ends = await partition.offset_at(OFFSET_LATEST)
     starts = await partition.offset_at(OFFSET_EARLIEST)
     if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
-        # The high watermark is below the start of the leader epoch, or the leader has changed.
+        # The high watermark is still below the start of the leader epoch, or this broker no longer leads the partition.
         return False
     if ends.offset < log_end:
         return False

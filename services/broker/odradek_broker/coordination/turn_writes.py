@@ -119,7 +119,7 @@ def _size_bytes(records: list[EncodedRecord]) -> int:
 
 
 def _build_run(run: _Run, now_wall_ms: int, buffer: bytearray) -> None:
-    """Append the batches of a run to `buffer`. A run has several batches if one step is larger than a batch may be.
+    """Append the batches of a run to `buffer`. A run has several batches if one step is larger than `BATCH_BYTES_MAX`.
 
     Only a step that expires offsets can be that large, because it writes a tombstone for each offset.
     """

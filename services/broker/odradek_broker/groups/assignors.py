@@ -53,7 +53,7 @@ def assign_uniform(
     subscriber with the fewest partitions. No step iterates over all members for each partition, because the computation
     blocks the event loop.
     """
-    # The members with the same set of subscribed topics are a class.
+    # Members with equal sets of subscribed topics form a class.
     classes: dict[frozenset[TopicId], list[MemberId]] = {}
     for member, topics in subscriptions.items():
         classes.setdefault(topics, []).append(member)
@@ -98,7 +98,7 @@ def assign_uniform(
 
 
 class _LeastLoaded:
-    """A heap of members, ordered by their number of partitions. While it is in use, these numbers may only rise."""
+    """A heap of members, ordered by their number of partitions. While a heap is used, these numbers may only rise."""
 
     def __init__(self, owned: dict[MemberId, list[Pair]], members: Iterable[MemberId]) -> None:
         self._owned = owned

@@ -153,7 +153,7 @@ class ClassicGroup:
     def _replace_static(
         self, request_id: RequestId, join: JoinGroup, now_ms: int
     ) -> Step[GroupRecord]:
-        """Replace a static member that joins again without its member id by a member with a new id (KIP-345)."""
+        """Replace a static member, which joins again without its member id, by a member with a new id (KIP-345)."""
         holder = self.members.static_holder(join.instance_id)
         assert holder is not None, join
         old = self.members[holder]

@@ -217,7 +217,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return len(self._by_id)
 
     def add(self, member: Member) -> None:
-        """Add a member. If it has an instance id, the id belongs to this member from now on."""
+        """Add a member. If the member has an instance id, the id belongs to this member from now on."""
         self._by_id[member.member_id] = member
         if member.instance_id is not None:
             self._statics[member.instance_id] = member.member_id

@@ -1,7 +1,7 @@
 """Members of the classic protocol inside a consumer group (KIP-848, online migration).
 
-The coordinator assigns the partitions, so no member waits for another one, and the response to each request is sent at
-once:
+The coordinator assigns the partitions, so no member waits for another member, and the response to each request is sent
+at once:
 
     JoinGroup    stores the member's subscription and owned partitions, and reconciles the member. The generation in
                  the response is the member epoch, and the member is never the leader.

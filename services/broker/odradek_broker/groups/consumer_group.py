@@ -1,5 +1,5 @@
-"""One group of the consumer protocol (KIP-848). The coordinator assigns partitions, and each member reconciles on its
-own.
+"""One group of the consumer protocol (KIP-848). The coordinator assigns partitions, and each member moves to its target
+assignment independently of the others.
 
 Three epochs describe the progress of a rebalance. The *group epoch* rises when members, subscriptions or subscribed
 topics change. The *target epoch* is the group epoch for which the current target assignments were computed. The *member
@@ -367,7 +367,9 @@ class ConsumerGroup:
         return names
 
     def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
-        """Compute the target assignments for the current group epoch, and emit records for those that change."""
+        """Compute the target assignments for the current group epoch, and emit a record for each target assignment that
+        changes.
+        """
         by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.state.topics}
         topic_ids = {
             subscription: frozenset(by_name[name] for name in names if name in by_name)

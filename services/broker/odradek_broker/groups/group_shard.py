@@ -91,7 +91,7 @@ class GroupShard:
         if classic is None:
             classic = self.table.new_classic(join.group_id)
         joined_step = classic.handle_join(request_id, join, now_ms=now_ms)
-        # A refused join must not leave an empty group.
+        # A refused join must not create an empty group.
         if classic.members or classic.pending_members:
             self.table.groups[join.group_id] = classic
         return step + self.table.stamped(joined_step, wall_ms)
@@ -99,8 +99,8 @@ class GroupShard:
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """If a static member joins again with the classic protocol, and it was the last member that used the consumer
-        protocol, remove its old member id, so that the group can become a classic one.
+        """If a static member joins again with the classic protocol, and that member was the last one with the consumer
+        protocol, remove its old member id, so that the group can become a classic group.
         """
         holder = group.state.static_holder(join.instance_id)
         if holder is None or join.member_id != NO_MEMBER:

@@ -108,7 +108,7 @@ class LeaveGroup(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Left(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to LeaveGroup, with an error code for the request and one for each member."""
+    """The response to LeaveGroup, with one error code for the request, and one error code for each member."""
 
     error: ErrorCode
     members: tuple[tuple[MemberId, str | None, ErrorCode], ...] = ()

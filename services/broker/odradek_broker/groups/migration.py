@@ -7,13 +7,13 @@ Each migration writes one batch of records: the tombstones of the old group and 
 coordinator that loads the log therefore reads the group either before or after its migration.
 
 *Upgrade.* The members keep their ids. The generation becomes the group epoch and the member epochs, so that heartbeats
-and commits of the members remain valid. A member may own the partitions that its last SyncGroup assigned to it, and
-those that it reported as owned in its last JoinGroup, because during a rebalance a member with cooperative rebalancing
-owns either the former or the latter. If two members claim a partition, its owner is the member to which the partition
-was assigned. If the partition was assigned to neither member, its owner is the member that reported it in the later
-generation, because the earlier report is outdated. The member that joins raises the group epoch, and all members are
-reconciled to new targets. No member gets a partition that another member may still own. Waiting JoinGroup requests are
-handled by the new group at once, and waiting SyncGroup requests are refused, so that their members join again.
+and commits of the members remain valid. A member may own the partitions that its last SyncGroup assigned to it, and the
+partitions that it reported as owned in its last JoinGroup, because during a rebalance a member with cooperative
+rebalancing owns either the former or the latter. If two members claim a partition, its owner is the member to which the
+partition was assigned. If the partition was assigned to neither member, its owner is the member that reported it in the
+later generation, because the earlier report is outdated. The member that joins raises the group epoch, and all members
+are reconciled to new targets. No member gets a partition that another member may still own. Waiting JoinGroup requests
+are handled by the new group at once, and waiting SyncGroup requests are refused, so that their members join again.
 
 *Downgrade.* All members have to join again, as in any rebalance of a classic group. Until then, each member owns its
 partitions and may commit their offsets. The state is written without a leader, so that a coordinator that loads the log

@@ -68,7 +68,7 @@ class _StableFetch(NamedTuple):
 
 @dataclass(kw_only=True)
 class OffsetShard:
-    """The handlers for the offsets of one shard. `table` is the state of the shard."""
+    """The request handlers for the offsets of one shard. `table` is the state of the shard."""
 
     settings: GroupSettings
     table: GroupTable
@@ -198,7 +198,7 @@ class OffsetShard:
             error = group.check_commit(
                 commit.member_id, commit.instance_id, commit.generation_or_epoch, now_ms=now_ms
             )
-            # The offsets belong to the old generation, and are valid until the next one has an assignment.
+            # The offsets belong to the old generation, which is valid until the next generation has an assignment.
             return ErrorCode.NONE if error is ErrorCode.REBALANCE_IN_PROGRESS else error
         return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
 
@@ -244,7 +244,8 @@ class OffsetShard:
 
     @judges
     def _refuse_end(self, end: EndInTransaction) -> bool:
-        """Return whether a marker must be refused, because it belongs to an earlier transaction than the open one.
+        """Return whether a marker must be refused, because it belongs to an earlier transaction than the open
+        transaction.
 
         If no transaction is open, the marker is a repetition, which does no harm.
         """

@@ -73,16 +73,18 @@ class PendingOffsets(Struct, gc=False):
         return list(self._producers.get(group_id, ()))
 
     def of(self, group_id: GroupId, partition: TopicPartition) -> Iterator[CommittedOffset]:
-        """Yield the group's pending offsets in a partition. Several open transactions may each have one."""
+        """Yield the group's pending offsets in a partition. Several open transactions may each have a pending offset
+        for the partition.
+        """
         for producer_id in self._producers.get(group_id, {}).get(partition, ()):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 
     def guard(self, producer_id: ProducerId) -> int:
-        """Return the producer's guard. If there is none, create one."""
+        """Return the producer's guard. If the producer has no guard, create one."""
         guard = self._guards.get(producer_id)
         if guard is None:
             if len(self._guards) >= REGISTRATIONS_MAX:
-                # The oldest guard is discarded, and its producer's partition has to be registered again.
+                # Discard the oldest guard. The next commit of its producer needs a new registration.
                 del self._guards[next(iter(self._guards))]
             guard = self._guards[producer_id] = next(self.numbers)
         return guard
@@ -99,10 +101,12 @@ class PendingOffsets(Struct, gc=False):
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> None:
-        """Add the offset of a transactional record to the producer's open transaction. If none is open, one begins."""
+        """Add the offset of a transactional record to the producer's open transaction. If no transaction is open, one
+        begins.
+        """
         transaction = self._transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:
-            # Without a marker in between, batches with two epochs are one transaction for consumers of the log.
+            # Consumers of the log treat batches with two epochs as one transaction if there is no marker between them.
             offsets = {} if transaction is None else transaction.offsets
             transaction = self._transactions[producer_id] = OpenTransaction(epoch, offsets)
         self._last_order += 1

@@ -50,7 +50,7 @@ class ConnectionOwner(Protocol):
 
     def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
         """Record how many bytes of frames are buffered for a client that has not logged in. Return an error text if
-        they are too many, or None.
+        there are too many such bytes, or None.
         """
 
     def logged_in(self, connection: Connection) -> None:

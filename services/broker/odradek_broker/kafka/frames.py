@@ -1,9 +1,9 @@
 """Assembles frames from the bytes of a connection. A frame takes at most four times the memory of the bytes received.
 
 Bytes that begin a frame are received into `scratch`, a buffer that all connections of the event loop share. Each
-connection copies its bytes out of the scratch buffer before another one receives, so an idle connection has no buffer
-of its own. Further bytes of a frame that did not arrive at once go into memory of that frame. This memory grows with
-the number of received bytes, never with the value of the length field (CVE-2022-34917).
+connection copies its bytes out of the scratch buffer before another connection receives bytes, so an idle connection
+has no buffer of its own. Further bytes of a frame that did not arrive at once go into memory of that frame. This memory
+grows with the number of received bytes, never with the value of the length field (CVE-2022-34917).
 
 The connection calls `buffer`, fills the returned buffer, and calls `received`. It then calls `next_frame` as often as
 it can begin requests, and at last `settle`, which moves the remaining bytes out of the scratch buffer.

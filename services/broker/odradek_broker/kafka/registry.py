@@ -184,7 +184,7 @@ class Registry:
     def advertised(self) -> list[tuple[int, int, int]]:
         """Return (API key, lowest version, highest version) of each API that is served."""
         return [
-            # librdkafka before 2.8 requires Produce version 0 in the list, although it never sends it (KAFKA-18659).
+            # librdkafka before 2.8 requires Produce version 0 in the list, but never sends this version (KAFKA-18659).
             (key, 0 if key == ApiKey.PRODUCE else handler.versions.lowest, handler.versions.highest)
             for key, handler in self._by_key.items()
             if handler.while_ is None or handler.while_(self.services)

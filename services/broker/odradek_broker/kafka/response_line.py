@@ -90,7 +90,7 @@ class ResponseLine:
             ]
 
     def flush(self) -> bool:
-        """Send all responses for which no earlier response is missing. Return whether there were any.
+        """Send all responses up to the first missing one. Return whether any response was sent.
 
         Raises:
             OSError: a slice of a log file can no longer be read.
@@ -118,8 +118,8 @@ class ResponseLine:
             self._writer.write_on()
 
     def write_rest(self) -> None:
-        """Pass all waiting bytes, and all responses for which no earlier response is missing, to the transport, which
-        is about to close.
+        """Pass all waiting bytes, and all responses up to the first missing one, to the transport, which is about to
+        close.
         """
         with contextlib.suppress(OSError):  # a slice of a log file can no longer be read
             self.flush()
@@ -214,7 +214,7 @@ class ResponseWriter:
         transport.writelines(piece)
         if not waiting:
             self._on_written()
-        # Otherwise the transport calls `resume_writing` when its buffer is emptier.
+        # If the transport's buffer is too full, the transport calls `resume_writing` later.
         elif transport.get_write_buffer_size() <= WRITE_BUFFER_BYTES_MAX:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.write_on)

@@ -117,7 +117,9 @@ class TopicCreation(Protocol):
         """The current value of auto.create.topics.enable."""
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create missing topics and wait until the image contains them. Return the errors of those that failed."""
+        """Create missing topics and wait until the image contains them. Return the errors of topics that could not be
+        created.
+        """
 
 
 class LocalLog(NamedTuple):

@@ -175,7 +175,9 @@ class AdminServicer:
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, _context: ServerContext
     ) -> pb.DescribeLogDirsResponse:
-        """Describe the data directories of the requested brokers, or of all brokers. Each broker describes its own."""
+        """Describe the data directories of the requested brokers, or of all brokers. Each broker describes its own
+        directory.
+        """
         broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(
             self._partitions.image.brokers
         )

@@ -81,7 +81,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         """Wrap the handler of a method. A wrapped handler reads its request itself, within the limits of the intake."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        # A login reads only the metadata of the call.
+        # A login needs no wrapper, because it reads only the metadata of the call.
         if handler is None or method.startswith(_LOGIN):
             return handler
         made = grpc.stream_stream_rpc_method_handler

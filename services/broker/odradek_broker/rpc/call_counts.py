@@ -84,7 +84,7 @@ class GrpcCalls:
 
 
 def _code_of(context: ServerContext) -> str:
-    """Return the name of the status that a handler has set before it raised; UNKNOWN if it set none."""
+    """Return the name of the status that a handler has set before it raised; UNKNOWN if the handler set no status."""
     # The argument of `abort` or `set_code`, or the number 0 before such a call.
     code: object = context.code()
     if isinstance(code, grpc.StatusCode):

@@ -286,8 +286,8 @@ class FetchStream:
     def _add(
         self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool
     ) -> int:
-        """Add the records that were read from a partition to the response, or an error if they must not be sent now.
-        Return the number of bytes of records.
+        """Add the records that were read from a partition to the response, or an error if the records must not be sent
+        now. Return the number of bytes of records.
         """
         partition, gated = position.partition, outcome
         if not isinstance(partition, ErrorCode):

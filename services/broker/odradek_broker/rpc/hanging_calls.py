@@ -15,8 +15,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 PRODUCERS_MAX = 100_000
-"""The maximum number of producers in a response. If a topic has more, the client must describe its partitions in
-several calls.
+"""The maximum number of producers in a response. If a topic has more producers, the client must describe the topic's
+partitions in several calls.
 """
 
 

@@ -70,7 +70,8 @@ class _Field:
 def refusal_steps(
     message: Descriptor, data: bytes, items_max: int
 ) -> Generator[None, None, str | None]:
-    """Count the items in an encoded message. Return an error text if there are too many, or None if it may be decoded.
+    """Count the items in an encoded message. Return an error text if there are too many items, or None if the message
+    may be decoded.
 
     Decoding is one call into C, during which the event loop is blocked, and two bytes of a message can become an object
     of a hundred bytes. Therefore a long message is scanned first, in steps between which other work runs, and a message
@@ -178,10 +179,11 @@ class GrpcIntake:
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
         """The number of streams whose requests contain records."""
         self.fetches: Final = Shares(total_max=_FETCHES_MAX, owner_max=_FETCHES_OWNER_MAX)
-        """The number of Fetch streams, which have small requests. A gateway has one for each consumer instance."""
+        """The number of Fetch streams, which have small requests. A gateway has one stream for each consumer instance.
+        """
         self.in_vain: Final = Shares(total_max=_IN_VAIN_MAX, owner_max=_IN_VAIN_OWNER_MAX)
-        """The number of Produce streams of callers that may write to no topic. A few are allowed, so that each topic
-        gets its error.
+        """The number of Produce streams of callers that may write to no topic. A few such streams are allowed, so that
+        the response can contain the error of each topic.
         """
         self.unread: Final = Shares(total_max=_UNREAD_MAX, owner_max=_UNREAD_OWNER_MAX)
         self.reads: Final = ShareLines(
@@ -270,7 +272,8 @@ class GrpcIntake:
         message: Descriptor,
         decode: Callable[[bytes], M],
     ) -> AsyncIterator[tuple[M, Pace]]:
-        """Decode a request, and yield the request and its pace. Abort the call if the request is too large.
+        """Decode a request, and yield the request and the `Pace` by which its handler lets other work run. Abort the
+        call if the request is too large.
 
         The memory of a long request counts against the owner's share until the body of the `async with` statement ends.
         """

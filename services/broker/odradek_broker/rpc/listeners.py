@@ -1,6 +1,6 @@
 """The gRPC listeners of a broker: GRPC, GRPC_EXTERNAL, ... for clients, REPLICATION for the other brokers.
 
-Each listener is a separate gRPC server, because they authenticate callers in different ways:
+Each listener is a separate gRPC server, because the listeners authenticate callers in different ways:
 
   SSL             by certificate if `ssl.client.auth=required`; otherwise every caller is ANONYMOUS
   SASL_SSL        by login; no certificate is requested, because gRPC can only require certificates or not request any

@@ -112,7 +112,7 @@ class ProduceStream:
                     self._wake.set()
 
     async def _read(self, data: bytes) -> ProduceMessage:
-        """Decode a request. If it has many partitions, this is done in steps between which other work runs."""
+        """Decode a request. A request with many partitions is decoded in steps, between which other work runs."""
         steps = produce_request_steps(data)
         try:
             next(steps)
@@ -166,7 +166,7 @@ class ProduceStream:
 
     def _transaction_refusal(self, transactional_id: str) -> ProduceOutcome | None:
         """Return an error if the caller may not use the transactional id; None if it may, or if the id is empty."""
-        # The id of a slot of staged writes is covered by the right to the name of its query.
+        # The right to the name of a query includes the ids of all slots of the query (staged writes).
         name = partition_key(transactional_id)
         need = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)]
         if not transactional_id or self._caller.has(need):

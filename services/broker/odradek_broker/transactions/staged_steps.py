@@ -213,7 +213,7 @@ class StagedSteps:
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
-        """Return the state of a member and NONE, or None and an error code if it is no longer a member."""
+        """Return the state of a member and NONE, or None and an error code if the member has left its step."""
         state = self._shard.table.get(member.transactional_id)
         match = Match.FOREIGN if state is None else state.match(member.identity)
         if state is None or match is Match.FOREIGN:
@@ -490,8 +490,8 @@ def _needs_id(state: Transaction | None) -> bool:
     """Return whether a slot must get a new producer id when it is opened.
 
     The epoch is bumped when the slot is opened, and again when its step is decided. The slots of a query reach the last
-    epoch at the same time. If they got new producer ids when the step is decided, one step could need more ids than the
-    reserve can have.
+    epoch at the same time. If the slots got new producer ids when the step is decided, one step could need more ids
+    than the reserve can have.
     """
     return state is None or state.producer_epoch >= CLIENT_EPOCH_MAX - 1
 

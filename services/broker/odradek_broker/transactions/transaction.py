@@ -128,7 +128,7 @@ MOVES: Final[dict[TransactionStatus | None, frozenset[TransactionStatus | None]]
 
 
 class EndedBy(IntEnum):
-    """The cause of the last decision. The error code for a late request of the producer depends on it."""
+    """The cause of the last decision. The error code for a late request of the producer depends on this cause."""
 
     CLIENT = 0
     TIMEOUT = 1
@@ -207,7 +207,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
     def is_bumped(self) -> bool:
         """Whether the markers of the decided transaction have a higher producer epoch than its batches."""
         assert self.status.is_decided, f"{self.status.name} has no markers"
-        # If there is no outcome, Kafka has written the record.
+        # Records that Kafka has written contain no outcome.
         if self.last_outcome is None:
             return self.client_version >= 2
         return self.last_outcome.identity.epoch < self.producer_epoch
@@ -243,7 +243,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
         return ProducerIdentity(holder, self.last_epoch)
 
     def match(self, identity: ProducerIdentity) -> Match:
-        """Return whether the identity of a request is current, that of a retry, stale, or of another id."""
+        """Return whether the identity of a request is current, that of a retried request, stale, or of another id."""
         if identity.producer_id == NO_PRODUCER_ID:
             return Match.FOREIGN
         if identity == self.next_identity:

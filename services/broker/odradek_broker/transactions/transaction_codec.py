@@ -118,7 +118,7 @@ def _value(state: Transaction) -> bytes:
             key=lambda p: (p.topic, p.topic_id),
         )
     ]
-    # Kafka writes null for an empty state, and an empty array after a completion.
+    # As in Kafka, null for the status EMPTY, and an empty array for a complete transaction.
     write_compact_array_count(out, -1 if state.status is TransactionStatus.EMPTY else len(topics))
     for topic, _, indexes in topics:
         write_compact_string(out, topic)

@@ -112,8 +112,8 @@ class TransactionShard:
             state = replace(state, ledger=ledger)
             return self._initialized(request_id, init.transactional_id, state)
         if state.status is TransactionStatus.ONGOING:
-            # Abort the transaction of the previous producer or, if the request has an identity, of the same producer,
-            # which abandons the transaction.
+            # The open transaction is aborted. It belongs to the previous producer or, if the request has an identity,
+            # to the same producer.
             ended_by = EndedBy.FENCE if init.identity is None else EndedBy.CLIENT
             step = self.decide(
                 init.transactional_id,

@@ -245,7 +245,7 @@ def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
 
 def _matches_nothing(filter_: _Filter | DescribeAclsRequest) -> bool:
     """Return whether the filter has an empty string, which matches no entry in Kafka's protocol. In the controller's
-    message it would match all entries.
+    message, an empty string would match all entries.
     """
     return "" in (filter_.resource_name_filter, filter_.principal_filter, filter_.host_filter)
 

@@ -1,6 +1,6 @@
 """AlterConfigs and IncrementalAlterConfigs: change the configs of topics, brokers and groups (KIP-339).
 
-The older AlterConfigs replaces all configs of a resource and removes those that the request does not name.
+The older AlterConfigs replaces all configs of a resource and removes the configs that the request does not name.
 IncrementalAlterConfigs sets and deletes single configs, and appends to lists or subtracts from them. Both requests are
 forwarded to the controller, which applies all changes of a resource or none.
 """

@@ -28,7 +28,7 @@ _Broker = DescribeClusterResponse.DescribeClusterBroker
 
 @handles(DescribeClusterRequest)
 def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
-    """Describe the cluster and its live brokers, and the fenced ones if the request includes them."""
+    """Describe the cluster and its live brokers and, on request, its fenced brokers."""
     message = request.message
     if message.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
@@ -57,7 +57,8 @@ def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeCluste
         error_code=ErrorCode.NONE,
         endpoint_type=_BROKERS,
         cluster_id=request.services.cluster_id,
-        controller_id=request.services.broker_id,  # every broker forwards admin requests
+        # Any broker can be named as the controller, because every broker forwards admin requests to the controller.
+        controller_id=request.services.broker_id,
         brokers=brokers,
     )
     if message.include_cluster_authorized_operations:

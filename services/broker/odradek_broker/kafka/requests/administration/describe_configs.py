@@ -158,7 +158,7 @@ def describe_topic(
     topic: str,
     own: Mapping[str, str] | None = None,
 ) -> Iterator[DescribedConfig]:
-    """Yield all configs of a topic. `own` are the configs that the topic sets; None: those in the image."""
+    """Yield all configs of a topic. `own` are the configs that the topic sets; None: the configs in the image."""
     if own is None:
         own = image.config_of(ConfigResourceType.TOPIC, topic)
     inert = {name: INERT_TOPIC_CONFIGS[name] for name in own.keys() & INERT_TOPIC_CONFIGS.keys()}

@@ -26,7 +26,7 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeQuorumResponse:
 
 @handles(DescribeQuorumRequest, refuse=_refuse)
 async def describe_quorum(request: Request[DescribeQuorumRequest]) -> DescribeQuorumResponse:
-    """Describe the quorum as its leader sees it. Partitions other than that of the metadata log get an error."""
+    """Describe the quorum as its leader sees it. All partitions but that of the metadata log get an error."""
     try:
         quorum = await ask_controller(
             request,

@@ -39,7 +39,9 @@ def sasl_handshake(request: Request[SaslHandshakeRequest]) -> SaslHandshakeRespo
 
 @handles(SaslAuthenticateRequest)
 async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAuthenticateResponse:
-    """Handle one step of the SASL exchange: the request has the client's token, the response the broker's."""
+    """Handle one step of the SASL exchange: the request has the client's token, and the response has the broker's
+    token.
+    """
     session = request.session
     sasl = session.sasl
     if sasl is None or not sasl.expects_token:

@@ -58,7 +58,9 @@ _BeatResponse: TypeAlias = ConsumerGroupHeartbeatResponse | Encoded
 def consumer_group_heartbeat(
     request: Request[ConsumerGroupHeartbeatRequest],
 ) -> _BeatResponse | Awaitable[_BeatResponse]:
-    """Handle a member's heartbeat. The response has the member's epoch, and its assignment if that has changed."""
+    """Handle a member's heartbeat. The response has the member's epoch, and the assignment if the assignment has
+    changed.
+    """
     if not has_consumer_protocol(request):
         return _refused(request, ErrorCode.UNSUPPORTED_VERSION)
     if not request.allows_group(Operation.READ, request.message.group_id):

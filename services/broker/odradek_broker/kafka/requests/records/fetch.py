@@ -1,4 +1,4 @@
-"""Fetch: sends records to a consumer as soon as there are `min_bytes` of them, or after `max_wait`.
+"""Fetch: sends records to a consumer as soon as there are `min_bytes` of records, or after `max_wait`.
 
 Buffers of the log, or slices of its files, are sent without a copy. Partitions are read in the order of the request,
 and only if the caller may READ the topic. The broker limits the request: `fetch.max.bytes` for the response, and a
@@ -212,7 +212,7 @@ def _encode_steps(
         session_id=begun.session.id if begun.session is not None else 0,
         endpoints=endpoints_of(request, leaders) if leaders else (),
     )
-    # The encoding needs only the sizes of records, so it does not know their type.
+    # The encoder uses only the sizes of the buffers, so its return type does not contain their type.
     return Encoded(tuple(cast("list[ResponseBuffer]", buffers)), size)
 
 

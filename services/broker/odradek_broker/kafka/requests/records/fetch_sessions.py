@@ -31,7 +31,7 @@ from odradek_runtime.budget.shares import Shares
 
 SESSIONS_MAX: Final = 1000
 REST_MS_MIN: Final = 120_000
-"""A session that was used within this time is not deleted to make space for another one."""
+"""A session that was used within this time is not deleted to make space for another session."""
 BYTES_MAX: Final = 96 << 20  # memory of all sessions, enough for about 100,000 partitions
 OWNER_BYTES_MAX: Final = 64 << 20
 PARTITION_BYTES: Final = 700  # memory of one partition in a session, without its topic's name
@@ -138,7 +138,8 @@ class FetchSession:
         the partition.
 
         `says_more` means that the response has a preferred read replica or a diverging epoch for the partition. A
-        partition with records moves to the end of the order, so that a busy one does not starve the others (KIP-74).
+        partition with records moves to the end of the order, so that a busy partition does not starve the others
+        (KIP-74).
         """
         remembered = self._partitions.get(key)
         if remembered is None:

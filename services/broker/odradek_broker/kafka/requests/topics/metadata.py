@@ -2,8 +2,8 @@
 
 Encoded responses are cached, because Metadata is the most frequent request without a hand-written encoder. A missing
 topic is created if the client and the cluster allow it; the response is sent after the creation. A null list of topics
-means all topics, and so does an empty list in version 0. A response with all topics omits those that the caller may not
-DESCRIBE. If the request names such a topic, the response has an error for it.
+means all topics, and so does an empty list in version 0. A response with all topics omits the topics that the caller
+may not DESCRIBE. If the request names such a topic, the response has an error for it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Enco
             for node in live_nodes(request)
         ],
         cluster_id=request.services.cluster_id,
-        controller_id=request.services.broker_id,  # every broker forwards admin requests
+        # Any broker can be named as the controller, because every broker forwards admin requests to the controller.
+        controller_id=request.services.broker_id,
         topics=topics,
     )
     if request.version in _CLUSTER_OPERATIONS and message.include_cluster_authorized_operations:
@@ -104,7 +105,9 @@ async def _all_topics(request: Request[MetadataRequest]) -> list[_Topic]:
 async def _create_missing(
     request: Request[MetadataRequest], topics: list[_NamedTopic]
 ) -> dict[str, ErrorCode]:
-    """Create missing topics if the client and the cluster allow it. Return the errors of those that failed."""
+    """Create missing topics if the client and the cluster allow it. Return the errors of topics that could not be
+    created.
+    """
     creation = request.services.topic_creation
     is_requested = request.version < _AUTO_CREATE_FLAG or request.message.allow_auto_topic_creation
     if creation is None or not is_requested or not creation.is_enabled:

@@ -71,7 +71,7 @@ def as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
 
 
 async def decided(response: Awaitable[T]) -> T | ErrorCode:
-    """Return the coordinator's response, or an error code if it did not handle the request.
+    """Return the coordinator's response, or an error code if the coordinator did not handle the request.
 
     Raises:
         CloseConnection: a request for the same transactional id has arrived on a later connection.

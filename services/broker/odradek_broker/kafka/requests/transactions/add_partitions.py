@@ -52,7 +52,7 @@ _Codes: TypeAlias = Mapping[tuple[str, int], ErrorCode]
 async def add_partitions_to_txn(
     request: Request[AddPartitionsToTxnRequest],
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to the producer's open transaction. If none is open, begin one."""
+    """Add partitions to the producer's open transaction. If no transaction is open, begin one."""
     if request.version >= _FOR_BROKERS_FROM:
         return await _for_brokers(request)
     message = request.message

@@ -3,8 +3,8 @@
 Share groups (key type 2) are not supported, and transactions (key type 1) only if transaction.version is high enough.
 In these cases the response has UNSUPPORTED_VERSION and a text. Clients that send version 4 or later do not retry this
 error, and show the text. Clients that send older versions, among them librdkafka, would retry until they time out and
-then report no reason. They get this broker as the coordinator of transactions instead, and this broker then refuses
-InitProducerId with UNSUPPORTED_VERSION.
+then report no reason. Therefore such clients get this broker as the coordinator of transactions, and this broker then
+refuses InitProducerId with UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
