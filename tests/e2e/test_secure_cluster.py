@@ -41,10 +41,10 @@ def settled(ask: Callable[[], httpx.Response], status: int) -> httpx.Response:
     other.
     """
     deadline_s = time.monotonic() + SETTLED_S
-    while (told := ask()).status_code != status and time.monotonic() < deadline_s:
+    while (response := ask()).status_code != status and time.monotonic() < deadline_s:
         pass
-    assert told.status_code == status, told.text
-    return told
+    assert response.status_code == status, response.text
+    return response
 
 
 @dataclass
@@ -141,10 +141,12 @@ def make_instance(http: httpx.Client, group: str) -> str:
 def values(http: httpx.Client, instance: str) -> list[bytes]:
     """Repeat the read until it returns records, and return their values."""
     for _ in range(30):
-        told = http.get(f"{instance}/records", params={"timeout": 1000}, headers={"Accept": BINARY})
-        assert told.status_code == 200, told.text
-        if told.json():
-            return [base64.b64decode(one["value"]) for one in told.json()]
+        response = http.get(
+            f"{instance}/records", params={"timeout": 1000}, headers={"Accept": BINARY}
+        )
+        assert response.status_code == 200, response.text
+        if response.json():
+            return [base64.b64decode(one["value"]) for one in response.json()]
     raise AssertionError("no records within 30 requests")
 
 
@@ -198,8 +200,8 @@ async def test_a_visitor_of_the_gateway_may_what_entries_allow(
                 assert theirs.json()["error_code"] == 40301
                 assert one.delete(instance, headers={"Accept": V2}).status_code == 403
         assert visitor.http.delete(instance, headers={"Accept": V2}).status_code == 204
-    told = [e for b in cluster.brokers for e in cluster.logged(f"broker-{b}") if "via" in e]
-    mine = [e for e in told if e["principal"] == visitor.principal]
+    events = [e for b in cluster.brokers for e in cluster.logged(f"broker-{b}") if "via" in e]
+    mine = [e for e in events if e["principal"] == visitor.principal]
     assert mine
     assert all(e["via"] in ("User:CN=gateway-1", "User:CN=gateway-2") for e in mine)
 
@@ -226,15 +228,15 @@ async def _ends(client: Client, topic: str) -> dict[Any, int]:
 def test_who_does_not_say_who_he_is_gets_nothing(
     cluster: SecureCluster, anybody: httpx.Client, headers: dict[str, str], status: int, path: str
 ) -> None:
-    told = anybody.get(path, headers=headers)
-    assert told.status_code == status
-    assert told.json()["error_code"] == {401: 40101, 403: 40301}[status]
+    response = anybody.get(path, headers=headers)
+    assert response.status_code == status
+    assert response.json()["error_code"] == {401: 40101, 403: 40301}[status]
     if status == 401:
-        challenges = told.headers.get_list("www-authenticate")
+        challenges = response.headers.get_list("www-authenticate")
         assert {one.split()[0] for one in challenges} == {"Bearer", "Basic"}
-    assert "access-control-allow-origin" not in told.headers
-    assert told.headers["x-content-type-options"] == "nosniff"
-    assert "max-age" in told.headers["strict-transport-security"]
+    assert "access-control-allow-origin" not in response.headers
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "max-age" in response.headers["strict-transport-security"]
     audited = [e for e in cluster.logged("gateway-1") if e["source"] == "odradek_gateway.audit"]
     assert any(e["request"] == f"GET {path}" and e["status"] == status for e in audited)
     assert all(e["host"] == "127.0.0.1" for e in audited)
@@ -279,8 +281,8 @@ async def test_a_certificate_does_not_speak_for_others_at_the_gateway(
     cluster: SecureCluster,
 ) -> None:
     async with visiting(cluster, "mtls", "mallory") as visitor:
-        told = visitor.http.get("/topics", headers={"odradek-on-behalf-of": "User:CN=admin"})
-        assert told.status_code == 403
+        response = visitor.http.get("/topics", headers={"odradek-on-behalf-of": "User:CN=admin"})
+        assert response.status_code == 403
         wrong = visitor.http.get("/topics", headers={"Authorization": "Bearer nonsense"})
         assert wrong.status_code == 401  # a valid certificate does not replace a wrong header
 

@@ -57,5 +57,5 @@ class TokenIssuer:
             **claims,
         }
         algorithm = "RS256" if kid.startswith("rsa") else "ES256"
-        told = {name: value for name, value in body.items() if value is not None}
-        return jwt.encode(told, self.keys[kid], algorithm=algorithm, headers={"kid": kid})
+        payload = {name: value for name, value in body.items() if value is not None}
+        return jwt.encode(payload, self.keys[kid], algorithm=algorithm, headers={"kid": kid})

@@ -77,7 +77,7 @@ async def test_a_saturated_broker_is_never_fenced(
             began_s = time.monotonic()
             cpu_before_s = {b: cpu_s(child) for b, child in cluster.brokers.items()}
             idle_before_s, all_before_s = idle_and_all_s()
-            told = await produce_at_full_speed(cluster.bootstrap)
+            results = await produce_at_full_speed(cluster.bootstrap)
             took_s = time.monotonic() - began_s
             idle_s, all_s = idle_and_all_s()
             idle = (idle_s - idle_before_s) / (all_s - all_before_s)
@@ -95,7 +95,7 @@ async def test_a_saturated_broker_is_never_fenced(
             for b in cluster.brokers.values()
             for line in events(b, "Replication stream from a leader broke")
         ]
-    sent = sum(int(str(one["sent"])) for one in told)
+    sent = sum(int(str(one["sent"])) for one in results)
     report(
         partitions=PARTITIONS,
         brokers=brokers,
@@ -111,7 +111,7 @@ async def test_a_saturated_broker_is_never_fenced(
         fencings=len(fenced),
         bar_fencings=0,
     )
-    assert [one["errors"] for one in told] == [{}] * PRODUCERS
+    assert [one["errors"] for one in results] == [{}] * PRODUCERS
     assert idle < IDLE_SHARE_MAX, "nothing was saturated"
     assert not fenced, fenced
     moved = {p: (before[p], after[p]) for p in before if before[p] != after[p]}

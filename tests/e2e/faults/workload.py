@@ -64,11 +64,11 @@ class Workload:
         if error is not None:
             self.failures.append(f"record {sequence}: {error}")
             return
-        told, now_s = future.result(), time.monotonic()
-        self.acknowledged[sequence] = Place(told.partition, told.offset)
-        gap_s = now_s - self._last_s.get(told.partition, now_s)
+        metadata, now_s = future.result(), time.monotonic()
+        self.acknowledged[sequence] = Place(metadata.partition, metadata.offset)
+        gap_s = now_s - self._last_s.get(metadata.partition, now_s)
         self.longest_gap_s = max(self.longest_gap_s, gap_s)
-        self._last_s[told.partition] = now_s
+        self._last_s[metadata.partition] = now_s
 
     async def progress(self, records: int, timeout_s: float = SETTLE_S_MAX) -> None:
         """Wait until the next `records` records of every partition are acknowledged.
@@ -158,12 +158,12 @@ def faults_of(
             )
         seen.setdefault(sequence, place)
         last[place.partition] = max(sequence, last.get(place.partition, -1))
-    for sequence, told in acknowledged.items():
+    for sequence, place in acknowledged.items():
         found = seen.get(sequence)
         if found is None:
-            faults.append(f"record {sequence}, acknowledged at {told}, is lost")
-        elif found.partition != told.partition or told.offset not in (-1, found.offset):
-            faults.append(f"record {sequence}, acknowledged at {told}, is at {found}")
+            faults.append(f"record {sequence}, acknowledged at {place}, is lost")
+        elif found.partition != place.partition or place.offset not in (-1, found.offset):
+            faults.append(f"record {sequence}, acknowledged at {place}, is at {found}")
     return faults
 
 

@@ -261,10 +261,10 @@ def test_mirror_maker_copies_records_and_the_offsets_of_groups(
 
         def offsets() -> int:
             wish = confluent_kafka.ConsumerGroupTopicPartitions("readers")
-            told = there.list_consumer_group_offsets([wish])["readers"].result(30)
+            response = there.list_consumer_group_offsets([wish])["readers"].result(30)
             return sum(
                 partition.offset
-                for partition in told.topic_partitions
+                for partition in response.topic_partitions
                 if partition.topic == "here.orders" and partition.offset > 0
             )
 

@@ -55,14 +55,14 @@ class GroupMember:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.told: list[str] = []
+        self.errors: list[str] = []
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
         assert self._process.stderr is not None
-        with self._process.stderr as told:
-            self.told.extend(told)
+        with self._process.stderr as lines:
+            self.errors.extend(lines)
 
     def close(self) -> None:
         self._process.terminate()
@@ -103,7 +103,7 @@ def test_members_roll_over_from_classic_to_consumer_and_back(
     ours = [line for line in dumped if f'"groupId":"g-{topic}"' in line]
     mixed = [line for line in ours if '"classicMemberMetadata":{"sessionTimeoutMs":45000' in line]
     assert any('"name":"range"' in line for line in mixed), ours
-    complaints = [line for member in members for line in member.told if "ERROR" in line]
+    complaints = [line for member in members for line in member.errors if "ERROR" in line]
     assert not complaints
 
 

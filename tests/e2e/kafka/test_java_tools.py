@@ -25,8 +25,8 @@ def jars() -> Path:
 
     The environment variable ODRADEK_KAFKA_TOOLS names another folder.
     """
-    told = os.environ.get("ODRADEK_KAFKA_TOOLS")
-    folder = Path(told) if told else ROOT / "build" / "kafka-tools"
+    configured = os.environ.get("ODRADEK_KAFKA_TOOLS")
+    folder = Path(configured) if configured else ROOT / "build" / "kafka-tools"
     return fetched("pom.xml", folder, "connect-mirror-*.jar")
 
 

@@ -155,8 +155,8 @@ def test_administration(admin: kafka.KafkaAdminClient, topic: str) -> None:
     assert len(described["partitions"]) == 5
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "5000"})
     admin.alter_configs([resource])
-    told = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-    assert "5000" in str(told)
+    described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    assert "5000" in str(described)
     admin.delete_topics([topic])
     assert topic not in admin.list_topics()
 

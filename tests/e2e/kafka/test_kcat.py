@@ -86,8 +86,8 @@ class GroupMember:
 
     def _read(self) -> None:
         assert self._process.stderr is not None
-        with self._process.stderr as told:
-            for line in told:
+        with self._process.stderr as lines:
+            for line in lines:
                 if "assigned:" in line:
                     self.owned = len(re.findall(r"\[\d+\]", line))
 

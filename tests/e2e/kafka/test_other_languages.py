@@ -63,9 +63,9 @@ def node_clients() -> Path:
 
 
 def test_franz_go(go_clients: Path, bootstrap: str, topic: str) -> None:
-    [told] = objects(run(go_clients / "franz", bootstrap, topic, folder=go_clients))
+    [reported] = objects(run(go_clients / "franz", bootstrap, topic, folder=go_clients))
     all_read = {"read": 10_000, "lag": 0}
-    assert told == {
+    assert reported == {
         "sent": 10_000,
         "cooperative": all_read,
         "range": all_read,
@@ -76,21 +76,23 @@ def test_franz_go(go_clients: Path, bootstrap: str, topic: str) -> None:
 
 
 def test_sarama(go_clients: Path, bootstrap: str, topic: str) -> None:
-    told = objects(run(go_clients / "sarama", bootstrap, topic, folder=go_clients))
-    assert told == [{"sent": 2000, "read": 2000, "committed": 2000}] * 14
+    reported = objects(run(go_clients / "sarama", bootstrap, topic, folder=go_clients))
+    assert reported == [{"sent": 2000, "read": 2000, "committed": 2000}] * 14
 
 
 def test_kafka_go(go_clients: Path, bootstrap: str, topic: str) -> None:
-    told = objects(run(go_clients / "kafkago", bootstrap, topic, folder=go_clients))
-    assert told == [{"sent": 1000, "read": 1000}] * 5
+    reported = objects(run(go_clients / "kafkago", bootstrap, topic, folder=go_clients))
+    assert reported == [{"sent": 1000, "read": 1000}] * 5
 
 
 def test_kafkajs(node_clients: Path, bootstrap: str, topic: str) -> None:
     printed = run("node", "kafkajs.js", bootstrap, topic, folder=node_clients)
-    [told] = objects(printed.splitlines()[-1])
-    assert told == {"sent": 2000, "read": 2000, "committed": 2000, "end": 2000}
+    [reported] = objects(printed.splitlines()[-1])
+    assert reported == {"sent": 2000, "read": 2000, "committed": 2000, "end": 2000}
 
 
 def test_platformatic(node_clients: Path, bootstrap: str, topic: str) -> None:
-    told = objects(run("node", "platformatic.js", bootstrap, topic, folder=node_clients))
-    assert told == [{"sent": 1000, "read": 1000}] * 2, "by the classic and the consumer protocol"
+    reported = objects(run("node", "platformatic.js", bootstrap, topic, folder=node_clients))
+    assert reported == [{"sent": 1000, "read": 1000}] * 2, (
+        "by the classic and the consumer protocol"
+    )

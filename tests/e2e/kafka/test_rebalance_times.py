@@ -55,8 +55,8 @@ class Member:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as told:
-            for line in told:
+        with self._process.stdout as lines:
+            for line in lines:
                 if line.strip() == "ready":
                     self.ready.set()
                 else:

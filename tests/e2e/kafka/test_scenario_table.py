@@ -36,10 +36,10 @@ def test_every_cell_has_a_test_or_a_reason() -> None:
 
 def test_the_readmes_table_is_whole() -> None:
     _, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    told, end, _ = rest.partition(END)
+    text, end, _ = rest.partition(END)
     assert end, "the table's end is missing"
     rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in told.strip().splitlines()
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()
     ]
     assert rows[0] == ["scenario", *CLIENTS.values()]
     assert [row[0] for row in rows[2:]] == list(SCENARIOS.values())

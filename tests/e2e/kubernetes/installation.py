@@ -217,8 +217,8 @@ class LoadPod:
             return len(lines) >= self._count
 
         wait_until(is_printed, f"{self._name} prints line {self._count}", RESPONSE_S_MAX)
-        told: dict[str, Any] = json.loads(lines[self._count - 1])
-        return told
+        event: dict[str, Any] = json.loads(lines[self._count - 1])
+        return event
 
 
 def client_pod(

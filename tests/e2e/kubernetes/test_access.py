@@ -92,8 +92,8 @@ def test_a_pod_without_a_certificate_gets_no_response(pods: Installation) -> Non
     policy_rules.enforce(pods.cluster)
     for port in ("9090", "9092"):
         command = ("python", "-c", WITHOUT_CERTIFICATE, "bootstrap.odradek.svc", port)
-        told = pods.cluster.kubectl(f"--namespace={CLIENTS}", "exec", "labelled", "--", *command)
-        assert told.startswith(("refused", "closed")), told
+        output = pods.cluster.kubectl(f"--namespace={CLIENTS}", "exec", "labelled", "--", *command)
+        assert output.startswith(("refused", "closed")), output
 
 
 def test_a_client_without_rights_changes_nothing(pods: Installation) -> None:

@@ -32,8 +32,8 @@ while not end.exists():
             connection = http.client.HTTPSConnection("gateway.odradek.svc", 8082, context=context, timeout=5)
         connection.request("POST", "/topics/hello", json.dumps({"records": [{"value": [run, number]}]}), kind)
         response = connection.getresponse()
-        told = json.loads(response.read())
-        assert response.status == 200 and "offset" in told["offsets"][0], told
+        result = json.loads(response.read())
+        assert response.status == 200 and "offset" in result["offsets"][0], result
     except (OSError, http.client.HTTPException, AssertionError, KeyError, ValueError):
         failed += 1
         connection = None
@@ -139,8 +139,8 @@ def test_rest_clients_notice_little_of_rolling_gateways(
         rolls_s = [installation.roll("deployment/gateway") for _ in range(2)]
         cluster.kubectl(space, "exec", "rest", "--", "touch", "/tmp/end")
         assert load.stdout is not None
-        told = json.loads(load.stdout.read())
-    report(rolls_s=rolls_s, bar_s=PAUSE_S_MAX, **told)
-    assert told["acknowledged"] > 0
-    assert told["lost"] == 0
-    assert told["longest_gap_s"] <= PAUSE_S_MAX
+        result = json.loads(load.stdout.read())
+    report(rolls_s=rolls_s, bar_s=PAUSE_S_MAX, **result)
+    assert result["acknowledged"] > 0
+    assert result["lost"] == 0
+    assert result["longest_gap_s"] <= PAUSE_S_MAX

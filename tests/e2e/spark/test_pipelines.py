@@ -80,8 +80,8 @@ def test_a_backfill_has_the_records_that_came_late_too(
     run_pipeline(*place, *arguments, *stretch)
     windows = latest_by_key(topics.pairs(scene.target))
     counted = {
-        (told["carrier"], told["hour"]): (told["flights"], told["delay_sum_min"])
-        for told in windows.values()
+        (window["carrier"], window["hour"]): (window["flights"], window["delay_sum_min"])
+        for window in windows.values()
     }
     assert counted == delays([*months[9], *months[11]])
 

@@ -117,10 +117,10 @@ def test_plans_show_no_key_and_no_password(spark: SparkSession) -> None:
         "kafka.ssl.key.pem": "hidden-4",
     }
     stream = spark.readStream.format("odradek").options(subscribe="shown", **options).load()
-    with contextlib.redirect_stdout(io.StringIO()) as told:
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
         stream.explain("extended")
-    assert "subscribe=shown" in told.getvalue(), "the plan shows options"
-    assert "hidden" not in told.getvalue()
+    assert "subscribe=shown" in plan.getvalue(), "the plan shows options"
+    assert "hidden" not in plan.getvalue()
 
 
 def test_a_wrong_password_no_right_and_no_trust_end_in_an_error_that_says_so(

@@ -65,9 +65,9 @@ def test_the_java_producer_commits_many_transactions(
                 "--bootstrap-server": bootstrap,
             }
             words = [word for option in options.items() for word in option]
-            told = tools.run("ProducerPerformance", "--payload-monotonic", *words, remote=False)
-            assert f"{RECORDS} records sent" in told
-            assert "Exception" not in told
+            output = tools.run("ProducerPerformance", "--payload-monotonic", *words, remote=False)
+            assert f"{RECORDS} records sent" in output
+            assert "Exception" not in output
     print(f"{runs} processes, {brokers.count} brokers killed")
     numbers = read(bootstrap, name, runs * RECORDS, isolation="read_committed")
     assert Counter(numbers) == {b"%d" % number: runs for number in range(RECORDS)}
@@ -114,8 +114,8 @@ def leave_open_and_end(tools: Tools, topic: str, transactional_id: str) -> None:
 
     def says(pattern: str, *words: str) -> bool:
         """Return whether the tool says this; it fails if it asks a broker that is just being killed."""
-        told = tools.run("TransactionsCommand", *words, complains=True)
-        return re.search(pattern, told, re.MULTILINE) is not None
+        output = tools.run("TransactionsCommand", *words, complains=True)
+        return re.search(pattern, output, re.MULTILINE) is not None
 
     def is_aborted() -> bool:
         # The tool initializes a producer, which aborts the open transaction.

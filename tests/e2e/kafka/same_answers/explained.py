@@ -20,20 +20,28 @@ class Explained(NamedTuple):
 
 _BUG: Final = "Kafka fails on this request: it sends no response, or UNKNOWN_SERVER_ERROR"
 _CLOSES: Final = "Kafka closes the connection; Odradek responds INVALID_REQUEST"
-_ONCE: Final = "a name that a request repeats has one answer, so that responses stay small"
+_ONCE: Final = (
+    "if a request names an item twice, Odradek's response has the item once, so that responses"
+    " stay small"
+)
 _EACH: Final = (
-    "Kafka refuses, or forgets, a partition that is named twice; Odradek answers each mention"
+    "if a request names a partition twice, Kafka refuses or forgets one of them; Odradek responds"
+    " to both"
 )
-_NO_ITEMS: Final = "a topic without partitions, which clients do not send, is listed or left out"
-_LENIENT: Final = "Odradek takes what Kafka refuses; no client sends it, and it harms nobody"
-_STRICT: Final = "Odradek refuses what Kafka takes although nobody can use it"
-_OPAQUE: Final = (
-    "leaders do not look into batches: a consumer that gets them checks what is in them"
+_NO_ITEMS: Final = (
+    "one of the brokers leaves out a topic without partitions; clients do not send such topics"
 )
+_LENIENT: Final = (
+    "Odradek accepts a request that Kafka refuses; no client sends it, and it harms no client"
+)
+_STRICT: Final = (
+    "Odradek refuses a request that Kafka accepts, although no client can make use of it"
+)
+_OPAQUE: Final = "Odradek's leaders do not look into batches; consumers check the content of batches that they get"
 _ANOTHER: Final = "another error, which clients handle in the same way"
-_BESIDE: Final = "a field beside an error, which clients do not read then"
-_NO_SHARE: Final = "there are no share groups"
-_NO_METRICS: Final = "there are no client metrics and no log levels of classes to describe"
+_BESIDE: Final = "a field beside an error code, which clients do not read in that case"
+_NO_SHARE: Final = "Odradek has no share groups"
+_NO_METRICS: Final = "Odradek has no client metrics, and no log levels of classes"
 _AT_ONCE: Final = "Odradek has created the topic when it responds"
 _DEFAULTS: Final = "the brokers' settings have other names or defaults"
 
@@ -49,7 +57,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "metadata",
         "*by id and by name",
         "topics[nowhere]",
-        "Kafka forgets the topics by name when another one is named by id",
+        "Kafka leaves out topics that are given by name if another topic is given by id",
     ),
     Explained("create_topics", "*no time", "*", _AT_ONCE),
     Explained("create_topics", "*negative time", "*", _AT_ONCE),
@@ -57,7 +65,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "create_topics",
         "*",
         "topics[*].topic_id",
-        "Kafka draws an id for a topic that is only validated",
+        "Kafka assigns a random id to a topic that is only validated",
     ),
     Explained("delete_topics", "*name and the same id", "responses[*]*", _ANOTHER),
     Explained("describe_topic_partitions", "*empty name", "*", _BUG),
@@ -67,23 +75,26 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
     Explained("produce_ordinary", _P + "partition twice", "*[0#2]", _EACH),
     Explained("produce_ordinary", _P + "topic twice", "*#2]", _EACH),
     Explained(
-        "produce_ordinary", _P + "*", "*.base_offset", "follows from the partition named twice"
+        "produce_ordinary",
+        _P + "*",
+        "*.base_offset",
+        "a consequence of the partition that is named twice",
     ),
     Explained(
-        "produce_damaged", _P + "*", "*.base_offset", "follows from the batches that were taken"
+        "produce_damaged", _P + "*", "*.base_offset", "a consequence of which batches were accepted"
     ),
     Explained("*", "PRODUCE *", "*.log_start_offset", _BESIDE),
     Explained(
         "produce_damaged",
         _P + "cut*",
         "*.error_code",
-        "CORRUPT_MESSAGE, because bytes are missing; Kafka finds no whole batch",
+        "Odradek responds CORRUPT_MESSAGE, because bytes are missing; Kafka finds no complete batch",
     ),
     Explained(
         "produce_damaged",
         _P + "5 bytes",
         "*.error_code",
-        "CORRUPT_MESSAGE, because bytes are missing; Kafka finds no whole batch",
+        "Odradek responds CORRUPT_MESSAGE, because bytes are missing; Kafka finds no complete batch",
     ),
     Explained("produce_damaged", _P + "magic *", "*.error_code", _ANOTHER),
     Explained(
@@ -96,7 +107,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "produce_damaged",
         _P + "batch and rubbish",
         "*.error_code",
-        "Kafka ignores bytes behind the last batch",
+        "Kafka ignores bytes after the last batch",
     ),
     Explained("produce_damaged", _P + "codec ?", "*.error_code", _BUG),
     Explained("produce_damaged", _P + "says gzip*", "*", _OPAQUE),
@@ -106,34 +117,46 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "produce_damaged",
         "PRODUCE 3: codec ZSTD",
         "*",
-        "versions below 7 may send zstd, since consumers are asked for none of theirs",
+        "Odradek accepts zstd in versions below 7, too",
     ),
     Explained("list_offsets", "*twice", "*", _EACH),
     Explained("*", "*no partitions", "topics*", _NO_ITEMS),
-    Explained("*", "*: level *", "*", "a level that does not exist is read_uncommitted"),
+    Explained(
+        "*", "*: level *", "*", "Odradek takes an unknown isolation level for read_uncommitted"
+    ),
     Explained("delete_records", "*twice", "*", _EACH),
-    Explained("*", "*: current *-2", "*", "-2 is no epoch"),
+    Explained("*", "*: current *-2", "*", "-2 is no leader epoch"),
     # fetches
     Explained(
-        "*", "FETCH *", "*.aborted_transactions", "null instead of an empty list beside an error"
+        "*",
+        "FETCH *",
+        "*.aborted_transactions",
+        "the list is null instead of empty if there is an error code",
     ),
     Explained("*", "FETCH *", "*.high_watermark", _BESIDE),
     Explained("*", "FETCH *", "*.last_stable_offset", _BESIDE),
     Explained("*", "FETCH *", "*.log_start_offset", _BESIDE),
     Explained("fetch", "*: twice", "*", _EACH),
     Explained(
-        "fetch", "*bytes *", "*.records", "Odradek sends whole batches, Kafka also parts of one"
+        "fetch",
+        "*bytes *",
+        "*.records",
+        "Odradek sends whole batches, Kafka also a part of a batch",
     ),
-    Explained("fetch", "*bytes -1", "*.error_code", "a negative limit lets one batch through"),
+    Explained(
+        "fetch", "*bytes -1", "*.error_code", "with a negative limit, Odradek returns one batch"
+    ),
     Explained(
         "fetch", "*: replica 99", "*", "followers of Odradek do not fetch by Kafka's protocol"
     ),
-    Explained("fetch", "*: last epoch 5", "*", "an epoch above the leader's does not occur"),
+    Explained(
+        "fetch", "*: last epoch 5", "*", "a leader epoch above that of the leader does not occur"
+    ),
     Explained(
         "fetch_sessions",
         "*: new and empty",
         "session_id",
-        "a session without partitions is not kept",
+        "Odradek does not keep a session without partitions",
     ),
     # groups
     Explained("sync_group", "*: null *", "*", _LENIENT),
@@ -147,7 +170,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "offset_delete",
         "*: none",
         "error_code",
-        "a group without members and offsets does not exist any more",
+        "in Odradek, a group without members and offsets no longer exists",
     ),
     # consumer groups
     Explained("heartbeat_checks", "CONSUMER_GROUP_HEARTBEAT 0: blank member id", "*", _STRICT),
@@ -155,7 +178,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "*",
         "CONSUMER_GROUP_DESCRIBE *",
         "*.subscribed_topic_regex",
-        "null instead of an empty pattern; clients take both for none",
+        "null instead of an empty pattern; clients take both for no pattern",
     ),
     Explained("*", "CONSUMER_GROUP_DESCRIBE *", "groups[*].group_state", _BESIDE),
     Explained("other_protocols", "*: empty id", "groups[-].error_code", _ANOTHER),
@@ -164,37 +187,38 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "other_protocols",
         "*: beats in a classic group",
         "error_code",
-        "a member that has to join again is told so by UNKNOWN_MEMBER_ID",
+        "Odradek responds UNKNOWN_MEMBER_ID, after which the member joins again",
     ),
     Explained(
         "consumer_group",
         "OFFSET_COMMIT 10: old epoch",
         "*",
-        "commits at an earlier epoch (KIP-1251) are not taken yet; clients repeat them at the new one",
+        "Odradek does not accept commits with an earlier epoch (KIP-1251); clients repeat them with the"
+        " new epoch",
     ),
     Explained(
         "consumer_group",
         "OFFSET_COMMIT ?: committed",
         "*",
-        "Kafka wants version 9 of members of the consumer protocol",
+        "Kafka requires version 9 from members of the consumer protocol",
     ),
     Explained(
         "consumer_group",
         "OFFSET_FETCH ?: *",
         "*.committed_offset",
-        "follows from the commit that Kafka refuses",
+        "a consequence of the commit that Kafka refuses",
     ),
     Explained(
         "consumer_group",
         "JOIN_GROUP *",
         "generation_id",
-        "the epochs of groups rise on other occasions",
+        "Kafka and Odradek raise the epoch of a group on different occasions",
     ),
     Explained(
         "consumer_group",
         "LEAVE_GROUP *: classic leave of who asked",
         "*error_code",
-        "a member that was given an id and leaves before it uses it is known",
+        "Odradek knows a member that got an id and leaves before it joins with this id",
     ),
     # transactions
     Explained("init_producer_id", "*-2*", "*", _STRICT),
@@ -202,7 +226,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "*",
         "DESCRIBE_TRANSACTIONS *",
         "*.transaction_start_time_ms",
-        "a transaction that is complete has no start",
+        "in Odradek, a complete transaction has no start time",
     ),
     Explained("add_partitions", "*no transactions", "*", _BUG),
     Explained("transactional_offsets", "*empty transactional id", "*", _STRICT),
@@ -212,7 +236,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "write_markers",
         "*unknown producer",
         "*.error_code",
-        "only a transaction that hangs is ended, so a marker cannot hit another one",
+        "Odradek ends only hanging transactions, so a marker cannot end another transaction",
     ),
     Explained("write_markers", "*no partitions", "markers*", _NO_ITEMS),
     # configs
@@ -220,7 +244,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "describe_configs",
         "*",
         "*[min.insync.replicas].config_source",
-        "Kafka sets it as a dynamic config of the cluster when it is created",
+        "Kafka sets this config as a dynamic config when the cluster is created",
     ),
     Explained("*", "DESCRIBE_CONFIGS *", "*.synonyms*", _DEFAULTS),
     Explained("describe_configs", "*: broker", "*", _DEFAULTS),
@@ -246,13 +270,13 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "features",
         "UPDATE_FEATURES 0: *",
         "*",
-        "versions 0 and 1 tell the error of each feature, as their schema has it",
+        "in versions 0 and 1, Odradek returns the error of each feature, for which they have a field",
     ),
     Explained(
         "features",
         "UPDATE_FEATURES 1: *",
         "*",
-        "versions 0 and 1 tell the error of each feature, as their schema has it",
+        "in versions 0 and 1, Odradek returns the error of each feature, for which they have a field",
     ),
     Explained("elect_leaders", "*no partitions", "replica_election_results*", _NO_ITEMS),
     Explained("elect_leaders", "kind * all", "replica_election_results*", _NO_ITEMS),
@@ -269,7 +293,8 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "scram",
         "*",
         "results[u]*",
-        "Odradek takes credentials for both mechanisms in one request; it refuses empty and short ones",
+        "Odradek accepts credentials for both mechanisms in one request; it refuses empty and short"
+        " credentials",
     ),
     Explained("quotas", _A + "alter user twice", "*", _STRICT),
     Explained("quotas", _A + "alter remove nonsense", "*", _STRICT),
@@ -287,17 +312,17 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
         "no_rights",
         "FETCH *without rights, topic",
         "*.error_code",
-        "whoever has no right to a topic does not learn from its id whether it exists",
+        "Odradek does not reveal whether the id is that of a topic to users without a right to the topic",
     ),
 )
 
 
 def reason(talk: str, label: str, path: str) -> Explained | None:
     """Return the explanation of a difference, if there is one."""
-    for one in EXPLAINED:
-        patterns = ((talk, one.talk), (label, one.label), (path, one.path))
+    for explained in EXPLAINED:
+        patterns = ((talk, explained.talk), (label, explained.label), (path, explained.path))
         if all(_matches(text, pattern) for text, pattern in patterns):
-            return one
+            return explained
     return None
 
 
