@@ -109,5 +109,5 @@ def _is_whole(name: str) -> bool:
 def _size(ftp: ftplib.FTP, name: str) -> int | None:
     try:
         return ftp.size(name)
-    except ftplib.error_perm:  # it is a directory, or was deleted in the meantime
+    except ftplib.error_perm:  # `name` is a directory, or was deleted in the meantime
         return None

@@ -193,7 +193,7 @@ class _Staged:
 
 
 _queries: OrderedDict[tuple[int, SinkOptions, str], StagedWrites] = OrderedDict()
-"""The staged writes of this process by query; the last used ones come last. Accessed only on the links' event loop."""
+"""The staged writes of this process by query, in the order of their last use. Only the links' event loop uses them."""
 
 
 async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> StagedWrites:

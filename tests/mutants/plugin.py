@@ -25,7 +25,7 @@ from tests.mutants.functions import Functions
 # Limits of the record of one test. A property test repeats the same code, and tracing a line costs more than running
 # it.
 CALLS_MAX = 200_000
-TRACED_CALLS_MAX = 60  # of one function
+TRACED_CALLS_MAX = 60  # calls of one function
 
 
 class _Lines:
@@ -77,7 +77,7 @@ class _Lines:
     def end(self, test: str, began_s: float) -> None:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        if test in self.failed:  # it fails without a mutant, or under the tracer
+        if test in self.failed:  # the test fails without a mutant, or under the tracer
             return
         executed: dict[str, dict[str, list[int]]] = {}
         for path, line in sorted(self._lines):

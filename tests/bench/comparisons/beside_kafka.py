@@ -2,7 +2,7 @@
 bench-kafka PAIRS=5`.
 
 Both clusters run at the same time on this machine, with default settings and one partition in each
-topic, and are measured in turn; each measurement runs in a separate client process. The client for
+topic, and are measured one after the other, each in a separate client process. The client for
 single requests (`--only requests`) is written in C. First each side has one node, with acks=1 and
 one replica; then three nodes, with acks=all, three replicas and min.insync.replicas=2 (Kafka:
 combined nodes; Odradek: brokers and one controller). JSON lines go to standard output, progress to

@@ -1,5 +1,5 @@
-"""Runs both clusters and measures them in turn, in pairs of runs with the same client; the side
-that begins alternates.
+"""Runs both clusters, and measures one after the other in pairs of runs with the same client; the
+side that begins alternates.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.e2e.faults.conftest import Report
 PARTITIONS = 500
 SATURATED_S = 60.0
 PRODUCERS = 2
-IDLE_SHARE_MAX = 0.2  # of the time of all cores; above this share, nothing was saturated
+IDLE_SHARE_MAX = 0.2  # if all cores together were idle for longer, nothing was saturated
 _TOPIC = "saturated"
 
 

@@ -135,7 +135,7 @@ _outcomes = releases.Outcomes()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    report: pytest.TestReport = yield  # type: ignore[misc, assignment]  # what pluggy sends
+    report: pytest.TestReport = yield  # type: ignore[misc, assignment]  # pluggy sends the report
     if report.when == "call" or not report.passed:
         for mark in item.iter_markers("scenario"):
             _results.add(mark.args[0], mark.args[1:], passed=report.passed)

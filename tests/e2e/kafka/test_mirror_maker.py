@@ -107,7 +107,7 @@ def length(address: str, topic: str) -> int:
             for p in range(PARTITIONS)
         ]
         return sum(high - low for low, high in marks)
-    except confluent_kafka.KafkaException:  # it is being created
+    except confluent_kafka.KafkaException:  # the topic is being created
         return 0
     finally:
         reader.close()

@@ -148,7 +148,7 @@ def test_one_of_eight_joins_a_calm_group(defaults: str, topic: str, protocol: st
         for member in members[1:]:
             member.go()
         seconds_until_settled(members[1:], time.monotonic())
-        time.sleep(10)  # as above
+        time.sleep(10)  # calm: members send heartbeats at their long interval
         began_s = time.monotonic()
         members[0].go()
         join_s = seconds_until_settled(members, began_s)
@@ -162,7 +162,7 @@ def test_the_partitions_of_a_killed_member_move(defaults: str, topic: str, proto
         for member in members:
             member.go()
         seconds_until_settled(members, time.monotonic())
-        time.sleep(10)  # as above
+        time.sleep(10)  # calm: members send heartbeats at their long interval
         began_s = time.monotonic()
         members.pop().kill()
         moved_s = seconds_until_settled(members, began_s)

@@ -27,7 +27,7 @@ NAMESPACE = "monitoring"
 RELOADER = "prometheus-config-reloader"
 PROGRAMS = ("operator", "prometheus", RELOADER)
 ALERT = "OdradekFencedBrokers"
-ALERT_WAIT = "20s"  # in place of five minutes
+ALERT_WAIT = "20s"  # instead of the five minutes in the manifests
 ALERT_S_MAX = 180.0
 
 

@@ -40,7 +40,7 @@ class DriverProcess:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            start_new_session=True,  # so that its JVM and workers can be killed with it
+            start_new_session=True,  # so that the driver's JVM and workers can be killed with it
             env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

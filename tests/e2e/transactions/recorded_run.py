@@ -106,7 +106,7 @@ class RecordedRun:
             target = sum(map(self.committed, clients)) + commits
             deadline_s = time.monotonic() + QUIET_S_MAX
             while (count := sum(map(self.committed, clients))) < target:
-                assert time.monotonic() < deadline_s, f"{role} stands still at {count} commits"
+                assert time.monotonic() < deadline_s, f"{role} makes no progress at {count} commits"
                 self.start_again_what_gave_up()
                 time.sleep(0.2)
 
@@ -154,7 +154,7 @@ class RecordedRun:
         """
         deadline_s = time.monotonic() + QUIET_S_MAX
         while any(self._ends(place)[0] < self._ends(place)[1] for place in places):
-            assert time.monotonic() < deadline_s, "a last stable offset stands still"
+            assert time.monotonic() < deadline_s, "a last stable offset does not move"
             time.sleep(0.5)
 
     def _ends(self, place: Place) -> tuple[int, int]:

@@ -132,7 +132,7 @@ def test_a_transaction_that_is_given_up_ends_by_its_timeout(bootstrap: str, name
     other.begin_transaction()
     other.produce(name, b"behind it")
     other.commit_transaction(TIMEOUT_S)
-    assert committed(bootstrap, name, 1) == {b"behind it"}, "the last stable offset stands still"
+    assert committed(bootstrap, name, 1) == {b"behind it"}, "the last stable offset does not move"
 
 
 def test_offsets_are_committed_with_the_records_or_not_at_all(bootstrap: str, name: str) -> None:

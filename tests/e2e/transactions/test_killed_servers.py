@@ -103,7 +103,7 @@ class Copy:
             assert self.copier.poll() is None, f"the copier ended with {self.copier.returncode}"
             if len(self.copied) != count:
                 count, since_s = len(self.copied), time.monotonic()
-            assert time.monotonic() - since_s < QUIET_S_MAX, f"stands still at {count} orders"
+            assert time.monotonic() - since_s < QUIET_S_MAX, f"no progress at {count} orders"
             await asyncio.sleep(0.05)
 
     async def broker_of_coordinator(self, topic: str, name: str) -> ChildProcess:
@@ -169,7 +169,7 @@ async def copying(cluster: EmbeddedCluster, name: str) -> AsyncIterator[Copy]:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
             await copy.until(lambda: len(copy.copied) >= copy.fed)
-            # A record that was copied twice could come later.
+            # A second copy of a record could still arrive, so read everything again.
             copy.kill_copier()
             await read_to_the_end(copy)
             reading.cancel()

@@ -20,7 +20,7 @@ _LEFT_OUT: Final = frozenset(
 )
 """Fields that may differ between the clusters, among them messages, which people read and programs do not."""
 GIVEN: Final = "given"
-"""The value of a path whose item or struct is there; its fields have paths of their own."""
+"""The value of the path of an item or struct that the response has; the fields of the item have their own paths."""
 _WORDS: Final = {
     "topic_id": "an id",
     "member_id": "a member",

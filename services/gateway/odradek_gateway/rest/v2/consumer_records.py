@@ -73,8 +73,8 @@ def _media_type(instance: Instance, request: Request) -> str:
     try:
         return accepted(request.headers.get("accept"), (own_type, V2))
     except RestError:
-        # A media type of another embedded format gets the code FORMAT_MISMATCH. Any other type gets a plain 406,
-        # which this call raises.
+        # A media type of another embedded format gets the code FORMAT_MISMATCH. For any other type, this call of
+        # `accepted` raises a plain 406.
         accepted(request.headers.get("accept"), NO_RECORDS)
         words = f"the instance's format is {instance.spec.format}: accept {own_type}"
         raise RestError(406, FORMAT_MISMATCH, words) from None

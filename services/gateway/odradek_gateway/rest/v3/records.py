@@ -49,8 +49,8 @@ from odradek_gateway.rest.v3.shapes import BatchResult, RecordResult
 from odradek_runtime.logs import event_log
 
 # The outer repetition is not possessive because of a bug before Python 3.11.5 (gh-106052): if the repeated part fails
-# in its middle, here at a string that has not ended yet, a possessive repetition continues after the beginning of that
-# part. The repetition is bounded, because each repetition takes memory.
+# in its middle, such as at a string that has not ended yet, a possessive repetition continues after the beginning of
+# that part. The repetition is bounded, because each repetition takes memory.
 _BETWEEN_BRACKETS = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\[\s\S])*+"){0,1000}')
 """Matches whole strings and any text outside of strings, up to the next bracket or for at most 1,000 repetitions."""
 _IN_STRING = re.compile(rb'["\\]')
