@@ -1,8 +1,8 @@
 """Request and response between microservices: a shop requests prices, and a pricing service responds.
 
 The shop sends a request with two headers, a correlation id and the topic for the response, and waits for the response.
-The service knows nothing about the shop. If one of them restarts, the other does not notice, because requests and
-responses wait in the log.
+The service knows nothing about the shop. If the shop or the service restarts, the other does not notice, because
+requests and responses wait in the log.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from odradek.producer.transaction import Transaction
 
 # When a busy process forks (for instance for a subprocess with `preexec_fn`, as Spark does to start its JVM), gRPC's
-# fork handlers crash one child process in five before its exec(). They are not needed, because no call works after a
-# fork (ForkedProcess). gRPC reads this variable when it is imported.
+# fork handlers crash one child process in five before its exec(). The handlers are not needed, because no call works
+# after a fork (ForkedProcess). gRPC reads this variable when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES: Final = {

@@ -97,8 +97,8 @@ class Client:
         prepared_timeout_ms: int | None = None,
         **arguments: Unpack[ProducerArguments],
     ) -> StagedWrites:
-        """Create the staged writes of a query, with which several processes write the records of one step. The records
-        of a step become visible together, or none of them does.
+        """Create the staged writes of a query, with which several processes write the records of one step. Consumers
+        see either all records of a step, or none.
 
         `prepared_timeout_ms` is how long a prepared task waits for the completion of its step after the last request
         for the step; None: as long as the cluster allows. The other arguments are those of a producer, without

@@ -7,7 +7,7 @@ belongs to the program that has bound its first port, which is used for nothing 
 
 A child process prints one line of JSON on standard output when it is ready, `{"event": "ready", ...}`; all further
 output goes to its log file. Its standard input is a pipe from this process. When this process dies, for any reason, the
-child reads the end of the file and stops.
+child reads the end of its standard input and stops.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class ChildProcess:
         self.module = module
         self.arguments = list(arguments)
         self.log_path = log_path
-        self.environment: dict[
-            str, str
-        ] = {}  # Additional environment variables for the next start.
+        # Additional environment variables for the next start.
+        self.environment: dict[str, str] = {}
         self.ready_line: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start_bytes = 0
@@ -221,7 +220,8 @@ class ChildProcess:
 
 __all__ = ["ChildProcess", "ChildProcessFailed", "ClusterPlan", "EmbeddedCluster", "free_ports"]
 
-# Ports below Linux's range for outgoing connections, so that no connection uses a port while its process restarts.
+# Ports below Linux's range for outgoing connections, so that no connection takes a process's port while the process
+# restarts.
 _PORT_MIN: Final = 15_000
 _PORT_MAX: Final = 32_000
 _BLOCK_PORTS: Final = 100
@@ -242,7 +242,7 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
         for port in ports:
             if not _is_free(port):
                 raise OSError(
-                    f"port {port} on 127.0.0.1 is in use: stop what listens there, "
+                    f"port {port} on 127.0.0.1 is in use: stop the program that uses it, "
                     f"or choose another --base-port (0: free ports)"
                 )
         return ports
@@ -316,7 +316,7 @@ UNLOCK_TIMEOUT_S = 10.0
 _IN_USE: Final = re.compile("is locked by another process|is in use by the process")
 STOP_TIMEOUT_S = 10.0
 _EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.format", "log.level"})
-"""Settings that are passed to every process that has them. Other settings of brokers are passed to brokers only."""
+"""Settings that are passed to every process that has them. Other settings of brokers are passed only to brokers."""
 _PORTS_A_CONTROLLER = 3  # Raft, controller service, metrics.
 _PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics.
 _PORTS_HOLDER = 9089
@@ -333,9 +333,8 @@ class ClusterPlan:
     base_port: int = 0  # 0: any free ports.
     prefers_usual_ports: bool = False
     """Whether to use the default ports (9090, 9092, 8082, ...) if all of them are free."""
-    settings: tuple[
-        str, ...
-    ] = ()  # NAME=VALUE; each is passed to the processes that have the setting.
+    # NAME=VALUE. Each setting is passed to the processes that have it.
+    settings: tuple[str, ...] = ()
 
 
 class EmbeddedCluster:
@@ -386,7 +385,7 @@ class EmbeddedCluster:
         return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
 
     def locked_directories(self, of: Sequence[ChildProcess] = ()) -> list[Path]:
-        """Return the data directories that another process uses: of the processes `of`, or of all if it is empty."""
+        """Return the data directories of the processes `of` (if it is empty, of all) that another process uses."""
         locks = {c: self.data_dir / c.name / "lock" for c in self.controllers.values()}
         locks |= {b: self.data_dir / b.name / ".lock" for b in self.brokers.values()}
         return [locks[child].parent for child in of or locks if _is_locked(locks[child])]
@@ -394,7 +393,7 @@ class EmbeddedCluster:
     def wait_unlocked(
         self, stop: threading.Event | None = None, of: Sequence[ChildProcess] = ()
     ) -> None:
-        """Wait until no process uses these directories, or until `stop` is set, for at most UNLOCK_TIMEOUT_S."""
+        """Wait until `locked_directories` is empty or `stop` is set, for at most UNLOCK_TIMEOUT_S."""
         deadline = time.monotonic() + UNLOCK_TIMEOUT_S
         while self.locked_directories(of) and time.monotonic() < deadline:
             if (stop or threading.Event()).wait(0.1):
@@ -441,7 +440,8 @@ class EmbeddedCluster:
             except ChildProcessFailed:
                 if child.is_running or not _IN_USE.search(child.log_tail()):
                     raise
-                # A process of a killed cluster, which was still starting, has locked the directory. It will end soon.
+                # A process of a killed cluster, which was still starting, has locked the directory. That process will
+                # end soon.
                 self.wait_unlocked(stop, of=(child,))
                 child.start()
                 child.wait_ready(max(0.1, deadline - time.monotonic()), stop)
@@ -504,7 +504,8 @@ class EmbeddedCluster:
     def _stored_cluster_id(self) -> str:
         path = self.data_dir / "cluster.id"
         stored = path.read_text().strip() if path.exists() else ""
-        if not stored:  # The file may be empty, if the first start ended while it was written.
+        # The file may be empty, if the first start ended while the file was written.
+        if not stored:
             stored = str(uuid.uuid4())
             begun = path.with_suffix(".begun")
             begun.write_text(f"{stored}\n")
@@ -581,7 +582,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _processes_of(name: str) -> list[Process]:
-    """Return the processes that a setting is passed to. Brokers also get an unknown setting, and refuse it."""
+    """Return the processes that a setting is passed to. An unknown setting is passed to brokers, which refuse it."""
     processes = [process for process, names in SETTINGS_OF.items() if name in names]
     if name in _EQUAL_IN_ALL or (processes and Process.BROKER not in processes):
         return processes

@@ -173,7 +173,7 @@ class OffsetOutOfRange(OdradekError):
 class LogTruncated(OdradekError):
     """Records that this consumer has read were lost in an unclean leader election (KIP-320).
 
-    `truncated_to` is the offset from which on the log has other records than those that were read.
+    `truncated_to` is the first offset at which the log has other records than those that were read.
     """
 
     default_hint = "seek to `truncated_to` to read the records that replaced them"
@@ -213,7 +213,7 @@ class RecordTooLarge(OdradekError):
 
 
 class SerializationFailed(OdradekError):
-    """A serializer did not return bytes, or raised an exception, which is the `__cause__` of this error."""
+    """A serializer did not return bytes, or raised an exception. `__cause__` is that exception."""
 
 
 class BufferFull(OdradekError):
@@ -228,11 +228,15 @@ class BufferFull(OdradekError):
 class DeliveryTimedOut(OdradekError):
     """The record was not acknowledged within `delivery_timeout_ms`. It is unknown whether the record was written."""
 
-    default_hint = "whether it was written is unknown; sending it again may write it twice"
+    default_hint = (
+        "it is unknown whether the record was written; sending it again may write it twice"
+    )
 
 
 class SequenceLost(OdradekError):
-    """The leader has lost records that it had acknowledged, in an unclean leader election or with a disk."""
+    """The leader has lost records that it had acknowledged, in an unclean leader election, or because a disk was
+    lost.
+    """
 
     default_hint = "compare the log with the records that were sent"
 
@@ -250,7 +254,7 @@ class TransactionFailed(OdradekError):
 
 class TransactionAborted(TransactionFailed):
     """The transaction was aborted, so none of its records and offsets take effect. `__cause__` is the error that caused
-    this.
+    the abort.
     """
 
     retriable = True

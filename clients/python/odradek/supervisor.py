@@ -6,10 +6,10 @@ running:
 
 - A process that ends is started again after a pause of 0.5 s, 1 s, 2 s, and so on, up to 30 s. After it has run for a
   minute, the pauses begin at 0.5 s again.
-- A rolling restart (SIGHUP) restarts the processes one at a time. The next one is stopped only when all are ready. A
-  broker is ready when its replicas are in sync (/readyz).
-- A stop ends the processes one after another, the last one first. Each moves its leaderships to brokers that are still
-  running.
+- A rolling restart (SIGHUP) restarts the processes one at a time. The next one is stopped only when all processes are
+  ready. A broker is ready when its replicas are in sync (/readyz).
+- A stop ends the processes one after another, the last one first. Each process moves its leaderships to brokers
+  that are still running.
 - When the supervisor is killed, every child reads the end of its standard input, moves its leaderships and stops. If a
   new supervisor starts at that time, the data directories are still locked, so its processes end and are started again
   until the directories are free.
@@ -95,7 +95,7 @@ class SupervisedBroker:
         if now_s - self._started_at_s >= CALM_S:
             self._failures = 0
         pause_s: float = min(BACKOFF_S_MIN * 2.0**self._failures, BACKOFF_S_MAX)
-        # The pause has reached its limit by then, and 2**failures must not grow without limit.
+        # 16 failures suffice for the longest pause, and 2**failures must not grow without limit.
         self._failures = min(self._failures + 1, 16)
         self.start_at_s = now_s + pause_s
         return pause_s

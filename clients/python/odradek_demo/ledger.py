@@ -50,7 +50,7 @@ class ReadBack:
     flights: Sequence[Flight]
     read: int = 0
     duplicates: int = 0
-    foreign: int = 0  # Records that are no flight.
+    foreign: int = 0  # Records that are not flights.
     damaged: int = 0  # Records whose key or value differs from what was sent.
     out_of_order: int = 0  # Records that are out of order within their key.
     _seen: bytearray = field(init=False)

@@ -1,5 +1,5 @@
 """The Spark part of the demo: computes windows over the topic while flights arrive, and writes them back exactly once.
-The driver of the pipeline is killed in between. Plain Python computes the same windows for comparison.
+The driver of the pipeline is killed while windows are written. Plain Python computes the same windows for comparison.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class PipelineOutcome:
 
     @property
     def is_well(self) -> bool:
-        """Whether all windows are equal and were written exactly once, or the pipeline was skipped for a reason. In CI,
-        skipping is a failure.
+        """Whether all windows are equal and were written exactly once although a batch was run again, or the pipeline
+        was skipped. In CI, skipping is a failure.
         """
         if self.skipped_because:
             return not os.environ.get("CI")
@@ -68,8 +68,8 @@ class PipelineOutcome:
 class LivePipeline:
     """The pipeline, in its own process. Call `start`, and call `finish` after all records are produced.
 
-    After the first batch is written, but before Spark has recorded that, the driver is killed together with its JVM. It
-    is started again from its checkpoint, so Spark runs that batch a second time.
+    After the first batch is written, but before Spark has recorded that, the driver and its JVM are killed. The driver
+    is then started again from its checkpoint, so Spark runs that batch a second time.
     """
 
     def __init__(self, bootstrap: str, topic: str, records: int, *, target: str) -> None:
@@ -100,7 +100,7 @@ class LivePipeline:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # So its JVM is killed together with it.
+                start_new_session=True,  # So one signal kills the driver and its JVM.
             )
         return self._process
 

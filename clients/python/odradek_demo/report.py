@@ -125,7 +125,7 @@ def _print_counts(console: Console, outcome: Outcome) -> None:
         ("missing", f"{read.missing(log):,}"),
         ("out of order within a key", f"{read.out_of_order:,}"),
         ("longest pause in acknowledgements", f"{log.longest_pause_s:.2f} s"),
-        ("produced", f"{log.count / outcome.produce_s:,.0f} records/s (paced)"),
+        ("produced", f"{log.count / outcome.produce_s:,.0f} records/s (limited by --rate)"),
         ("consumed", f"{read.read / max(outcome.consume_s, 1e-9):,.0f} records/s"),
         ("memory of the largest broker", f"{outcome.broker_resident_bytes / 1e6:,.0f} MB"),
         ("SHA-256 sent", outcome.read_back.source_sha256()),
@@ -197,7 +197,7 @@ def _print_group(console: Console, outcome: Outcome) -> None:
     table.add_row("partitions per member", " + ".join(map(str, group.before)))
     table.add_row("after SIGKILL of one member", " + ".join(map(str, group.after)))
     table.add_row("killed pid", str(group.killed_pid))
-    table.add_row("until all were owned again", f"{group.seconds:.1f} s (session: 6 s)")
+    table.add_row("until all partitions had an owner", f"{group.seconds:.1f} s (session: 6 s)")
     console.print(table)
 
 
@@ -216,7 +216,7 @@ def _print_pipeline(console: Console, outcome: Outcome) -> None:
         "carrier",
         "arrived",
         "mean by Spark",
-        "mean directly",
+        "mean by Python",
     )
     for carrier, flights, by_spark, directly in pipeline.carriers:
         table.add_row(carrier, f"{flights:,}", f"{by_spark:+.3f}", f"{directly:+.3f}")

@@ -108,7 +108,8 @@ class Outcome:
                 read.damaged or read.foreign
             ),
             f"{read.out_of_order} records are out of order within their key": not read.out_of_order,
-            "the checksum differs from the source's": read.sha256() == read.source_sha256(),
+            "the checksum of the records read differs from that of the records sent": read.sha256()
+            == read.source_sha256(),
             "the kill of the broker had no effect": self.broker_kill.is_real,
             "the kill of the controller had no effect": self.controller_kill.is_real,
             f"acknowledgements paused for {acknowledgements.longest_pause_s:.1f} s": (

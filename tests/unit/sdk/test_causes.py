@@ -161,7 +161,7 @@ def test_a_replica_that_catches_up_is_shown_with_its_bytes_and_its_throttle() ->
     assert "it has 1,000 of the leader's 5,000 bytes of orders-0" in cause.evidence
     throttled = look(directories=sizes, throttles={2: 100})
     cause = only(list(only(partition_causes(throttled, [ORDERS])).because))
-    assert cause.evidence.endswith("it may copy 100 bytes per second")
+    assert cause.evidence.endswith("it is throttled to 100 bytes per second")
     assert "throttle --remove" in cause.remedy
     moving = look(directories=sizes, partitions={ORDERS: partition(adding_replicas=(2,))})
     cause = only(list(only(partition_causes(moving, [ORDERS])).because))

@@ -89,8 +89,8 @@ class Quota:
 def salted_password(
     mechanism: ScramMechanism, password: str, iterations: int
 ) -> tuple[bytes, bytes]:
-    """Return a random salt, and the password hashed with this salt (Hi of RFC 5802). Only these are sent to the
-    cluster.
+    """Return a random salt, and the password hashed with this salt (Hi of RFC 5802). Only the salt and the
+    hash are sent to the cluster.
 
     Raises:
         InvalidRequest: the password is empty, or has characters that RFC 4013 forbids.

@@ -134,7 +134,7 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicOutcome:
-        """Create a topic, and wait until the metadata contains it. -1 for a number stands for the cluster's default.
+        """Create a topic, and wait until the metadata contains it. A number of -1 stands for the cluster's default.
         Raises TopicExists, InvalidTopic, InvalidConfig or AuthorizationFailed; the message says why.
         """
         new = NewTopic(
@@ -212,7 +212,7 @@ class Admin:
         *,
         include_documentation: bool = False,
     ) -> dict[str, ConfigValue]:
-        """Return configs of one topic, broker or group, by name: those in `names`, or all if it is empty."""
+        """Return configs of one topic, broker or group, by name: those in `names`, or all if `names` is empty."""
         request = pb.DescribeConfigsRequest(include_documentation=include_documentation)
         request.resources.add(
             type=cast("pb.ConfigResourceType", int(resource.type)),
@@ -273,8 +273,8 @@ class Admin:
     ) -> list[PartitionOutcome]:
         """Elect the preferred leader (first replica) of each of these partitions; of all if `partitions` is None.
 
-        With `unclean`, elect a live replica for a partition without a leader even if it is out of sync; records that it
-        does not have are lost. A partition that needs no election counts as a success.
+        With `unclean`, a partition without a leader gets a live replica as its leader even if that replica is out of
+        sync. Records that the replica does not have are lost. A partition that needs no election counts as a success.
         """
         names = [partition_message(p) async for p in in_turns(partitions or ())]
         if partitions is not None and not names:
@@ -436,8 +436,8 @@ class Admin:
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
     async def remove_group_member(self, group: str, member_id: str) -> None:
-        """Remove a dead member from a group of the consumer protocol (KIP-848), so that others get its partitions
-        before its session expires. A live member joins again. Raises UnknownGroup, InvalidRequest.
+        """Remove a dead member from a group of the consumer protocol (KIP-848), so that other members get its
+        partitions before its session expires. A live member joins again. Raises UnknownGroup, InvalidRequest.
         """
         response = await self._calls.send(
             methods.GROUP_HEARTBEAT, leave_request(group, member_id), codes=lambda r: [r.error_code]

@@ -63,7 +63,8 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """The offsets of a partition and of a group that reads it. They are looked up twice, some seconds apart.
+    """The offsets of a partition and of a group that reads the partition. The offsets are looked up twice, some seconds
+    apart.
 
     Fields that end in `_before` are from the first time. None means that the offset is not known.
     """
@@ -93,7 +94,7 @@ class GroupLook:
     group: str
     description: GroupDescription | None = None
     error: str = ""
-    """Why no coordinator described the group; empty if a coordinator did."""
+    """Why no coordinator described the group; empty if one described it."""
     partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
     seconds: float = 0.0
     """The time between the two look-ups of the group's offsets."""
@@ -107,8 +108,8 @@ class Look:
 
     quorum: QuorumDescription | None = None
     controllers_error: str = ""
-    """Why no controller described the quorum, from the error of a broker. Empty if a controller did, or if no broker
-    responded with such an error.
+    """Why no controller described the quorum, from the error of a broker. Empty if a controller described it, or if no
+    broker responded with such an error.
     """
     cluster: ClusterDescription | None = None
     directories: Mapping[int, Sequence[LogDirDescription]] = field(default_factory=dict)
@@ -224,7 +225,7 @@ def broker_causes(look: Look, broker_id: int) -> list[Cause]:
                 because=tuple(disks or _why_no_session(look, broker)),
             )
         ]
-    # A broker that cannot write moves its leaderships and is marked as shutting down. The disk is then the cause.
+    # A broker that cannot write moves its leaderships and is marked as shutting down, so its disk is checked first.
     if broker.is_in_shutdown and not disks:
         evidence = "its leaderships are moving to other brokers"
         return [Cause(what=f"{name} is shutting down", evidence=evidence)]
@@ -374,7 +375,7 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
         down = [cause for broker in eligible for cause in broker_causes(look, broker)]
         evidence = replicas + (f"; eligible {_ids(p.elr)}" if p.elr else "")
         remedy = (
-            f"start broker {' or '.join(map(str, eligible))}, which has all committed records; otherwise"
+            f"start broker {' or '.join(map(str, eligible))}, which has all committed records; if that is impossible,"
             if eligible
             else "no replica is known to have all committed records;"
         )
@@ -447,7 +448,7 @@ def _why_not_in_sync(
         what = f"broker {broker_id} is up, but is still catching up with the leader of {name}"
         remedy = "wait; if the replica does not get in sync, the logs of both brokers say why"
     if rate is not None:
-        evidence += f"; it may copy {rate:,} bytes per second"
+        evidence += f"; it is throttled to {rate:,} bytes per second"
         remedy = "wait, or remove the limit with `odradek partition throttle --remove`"
     yield Cause(what=what, evidence=evidence, remedy=remedy)
 

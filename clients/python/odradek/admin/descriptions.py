@@ -207,11 +207,11 @@ class LogDirDescription:
     """The size of each partition's log; empty unless it was requested."""
     stray_count: int = 0
     """The number of stray logs. The broker does not use a stray log, because the metadata assigns no such replica to
-    it.
+    the broker.
     """
     stray_bytes: int = 0
     error: OdradekError | None = None
-    """Why the broker did not describe its directories. All other fields are empty then."""
+    """Why the broker did not describe its directories. If this is set, no other field but `broker_id` is set."""
 
     @property
     def problem(self) -> str:
@@ -271,7 +271,7 @@ class GroupListing:
 class GroupMember:
     """A member of a group, with its assigned partitions.
 
-    `assignment` is empty in a classic group, because the coordinator does not know the assignments there.
+    `assignment` is empty in a classic group, because the coordinator of such a group does not know the assignments.
     """
 
     member_id: str

@@ -79,9 +79,9 @@ def with_replica_count(
 ) -> dict[int, tuple[int, ...]]:
     """Return the partitions of a topic that must change to have `count` replicas, with their new replicas.
 
-    New replicas are placed in racks and on hosts that have fewest replicas of the partition, and there on the brokers
-    with the fewest replicas. Replicas that are not in sync are removed first. A partition keeps its preferred leader,
-    and as many racks and hosts as possible.
+    New replicas are placed in the racks and on the hosts that have the fewest replicas of the partition; there, the
+    brokers with the fewest replicas are chosen. Replicas that are not in sync are removed first. A partition keeps its
+    preferred leader, and as many racks and hosts as possible.
 
     Args:
         topic: The topic with its present replicas.
@@ -126,7 +126,8 @@ def _most_dispensable(
     totals: Mapping[int, int],
     places: Sequence[Mapping[int, str]],
 ) -> int:
-    """Return the replica to remove: out of sync if possible, then one that shares a rack or host, then one on a loaded
+    """Return the replica to remove. Replicas that are out of sync come first, and then all but the preferred leader.
+    Among those, the replica that shares its rack or host with the most others is chosen, or else the most loaded
     broker.
     """
 

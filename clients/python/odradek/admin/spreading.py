@@ -137,9 +137,8 @@ def _even_out_leaders(plan: dict[Key, Replicas], brokers: Sequence[int]) -> None
     leads = Counter(dict.fromkeys(brokers, 0))
     leads.update(assigned[0] for assigned in plan.values() if assigned)
     is_even = False
-    while (
-        not is_even
-    ):  # One swap may enable another. The loop ends, because each swap makes two brokers more even.
+    # One swap may enable another. The loop ends, because each swap makes the leader counts of two brokers more equal.
+    while not is_even:
         is_even = True
         for key, assigned in plan.items():
             least = min(assigned, key=lambda broker: leads[broker], default=None)

@@ -84,9 +84,8 @@ class HangingState(Enum):
     """What the transaction coordinators report about an old open transaction."""
 
     LIVE = "live"  # A coordinator will end the transaction.
-    COMMITTED = (
-        "committed"  # The transaction was committed, but its marker in the partition was lost.
-    )
+    # The transaction was committed, but its marker in the partition was lost.
+    COMMITTED = "committed"
     ABORTED = "aborted"  # The transaction was aborted, but its marker was lost, or no coordinator knows it any more.
     UNPROVEN = "unproven"  # Not known, because a coordinator did not respond.
 
@@ -152,7 +151,7 @@ class TransactionAdmin:
 
         Args:
             states: Return only ids in one of these states, by Kafka's names (Ongoing, PrepareCommit, ...).
-            older_than_ms: Return only ids whose transaction has been open for longer than this. -1: all.
+            older_than_ms: Return only ids whose transaction has been open for longer than this time. -1: all ids.
             pattern: Return only ids that match this regular expression (RE2 syntax) as a whole.
         """
         request = pb.ListTransactionsRequest(

@@ -1,7 +1,7 @@
 """Explains why a transaction does not end, as chains of causes like those in causes.py.
 
 An open transaction that is younger than OPEN_MS is not a fault. If its partitions and its coordinator work, it ends
-without help: its producer ends it, or the coordinator aborts it after its timeout.
+without help: the producer ends it, or the coordinator aborts it after its timeout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 OPEN_MS: Final = 5_000
 """An open transaction that is older than this is reported as a cause."""
-# The timeout that means that the coordinator never aborts the transaction.
+# With this timeout, the coordinator never aborts the transaction.
 _NO_TIMEOUT_MS: Final = (1 << 31) - 1
 
 
@@ -28,7 +28,7 @@ class TransactionLook:
     name: str
     description: TransactionDescription | None = None
     error: str = ""
-    """Why no coordinator described the transactional id; empty if a coordinator did."""
+    """Why no coordinator described the transactional id; empty if one described it."""
     was_decided: bool = False
     """Whether the transaction was already decided (PrepareCommit or PrepareAbort) some seconds before the examination.
     """
@@ -44,8 +44,8 @@ class TransactionLook:
 
 
 def transaction_causes(look: Look, transaction: TransactionLook) -> list[Cause]:
-    """Return why the transaction of a transactional id does not end; empty if none is open, or if it is younger than
-    OPEN_MS.
+    """Return why the transaction of a transactional id does not end; empty if no transaction is open, or if it is
+    younger than OPEN_MS.
     """
     name, described = transaction.name, transaction.description
     if described is None:

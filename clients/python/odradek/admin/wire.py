@@ -289,7 +289,7 @@ def group_description(group: group_service_pb2.GroupDescription) -> GroupDescrip
 
 
 def group_error(code: int, group: str) -> OdradekError:
-    """Return the error for an error code of a group. GroupInUse has a hint that names the way out."""
+    """Return the error for an error code of a group. The hint of GroupInUse names the remedy."""
     if code != ErrorCode.NON_EMPTY_GROUP:
         return error_of(code, f"group {group!r}")
     return GroupInUse(

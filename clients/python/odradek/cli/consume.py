@@ -123,8 +123,8 @@ def consume(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop before the first record with this or a later timestamp, or at the end if there is none."
-            " Write TIME as for --since.",
+            help="Stop before the first record with this or a later timestamp, or at the end if there is no such"
+            " record. Write TIME as for --since.",
         ),
     ] = None,
     grep: Annotated[

@@ -1,4 +1,4 @@
-"""The command `odradek`: runs the processes of a cluster, and lets users and administrators work with it."""
+"""The command `odradek`: runs the processes of a cluster, and lets users and administrators work with a cluster."""
 
 from __future__ import annotations
 

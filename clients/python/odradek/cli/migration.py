@@ -53,7 +53,7 @@ INERT: Final[dict[str, str]] = {
     "security.inter.broker.protocol": "brokers replicate over the listener REPLICATION",
     "sasl.mechanism.inter.broker.protocol": "brokers authenticate each other by their certificates",
     "sasl.mechanism.controller.protocol": "brokers and controllers authenticate each other by their certificates",
-    "inter.broker.protocol.version": "feature levels replace it: `odradek feature list` shows them",
+    "inter.broker.protocol.version": "feature levels replace this setting: `odradek feature list` shows the levels",
     "log.message.format.version": "batches have Kafka's current format",
     "log.message.downconversion.enable": "batches have Kafka's current format",
     "broker.id.generation.enable": "node.id names the broker",
@@ -142,7 +142,7 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
 }
-# Values with which some of these settings need no action, because they ask for what Odradek always does.
+# Values with which some of these settings need no action, because Odradek always behaves as these values require.
 _AS_IT_IS: Final = {
     "delete.topic.enable": "true",
     "log.cleaner.enable": "true",
@@ -533,7 +533,7 @@ def _print_next_steps(plan: Plan, directory: Path) -> None:
     for role in plan.files:
         print(
             f"{_PROCESSES[role]} --config {directory / _FILES[role]} --check"
-            "   # checks the settings; then run it without --check"
+            "   # checks the settings; then run the command without --check"
         )
     for command in plan.commands:
         print(f"{command}   # once the cluster runs")

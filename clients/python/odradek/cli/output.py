@@ -256,7 +256,7 @@ class Progress:
         self.count = 0
         self._what = what
         self.is_watched = sys.stderr.isatty()
-        """Whether stderr is a terminal, so that a user sees what is printed there."""
+        """Whether stderr is a terminal, so that a user sees what is printed on stderr."""
         self._has_line = self.is_watched and not sys.stdout.isatty()
         self._started_s = self._shown_s = time.monotonic()
 

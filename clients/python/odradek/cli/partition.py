@@ -256,7 +256,7 @@ def set_replicas(
 ) -> None:
     """Change the replication factor of a topic.
 
-    New replicas are placed on hosts and racks without a replica of the partition if possible; among those, the brokers
+    New replicas are placed on hosts and racks without a replica of the partition if possible; there, the brokers
     with the fewest replicas are chosen. When the factor is lowered, replicas that are out of sync are removed first.
     """
 
@@ -445,7 +445,7 @@ def cancel(
         from odradek_protocol.kafka.error_codes import ErrorCode
 
         outcomes = await client.admin.reassign_partitions(dict.fromkeys(cancelled.after))
-        # A move that has ended since the list was read cannot be cancelled, which is not an error.
+        # A move may have ended since the list was read. That such a move cannot be cancelled is not an error.
         fail_on_errors(
             outcome.error
             for outcome in outcomes
@@ -511,7 +511,7 @@ def throttle(
 
         changed = [str(n) for n in broker] if broker else [""]
         if remove and not broker:
-            # A broker's own value has precedence over the value for all brokers, so it must be removed, too.
+            # A broker's own value has precedence over the value for all brokers, so that value must be removed, too.
             changed += [str(n) for n in registered]
         for name in changed:
             if rate:

@@ -67,7 +67,7 @@ def format_directory(
 ) -> None:
     """Write the identity of a controller into its data directory.
 
-    This must be done before the controller's first start. The same command can be repeated safely. A directory that
+    Run this command before the controller's first start. The same command can be repeated safely. A directory that
     already has another identity is not changed.
     """
     if missing := what_is_missing("odradek storage format", "server"):

@@ -140,7 +140,7 @@ class _Examination:
         self._controllers_error = ""
 
     async def causes(self, name: str) -> tuple[list[str], list[Cause]]:
-        """Return what `name` stands for, in words (it may be both a topic and a group), and what is wrong there."""
+        """Return what `name` stands for, in words (such as a topic and a group), and what is wrong with them."""
         from odradek.admin.causes import (
             broker_causes,
             cluster_causes,

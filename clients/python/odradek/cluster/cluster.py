@@ -4,8 +4,8 @@ responds.
 One WatchMetadata stream to one broker reports new leaders and brokers when they change. When the stream breaks, another
 broker is tried immediately. Bootstrap addresses are tried after the brokers in the metadata, so a client reconnects
 even if the addresses of all brokers changed. Code that finds the metadata stale (a leader does not respond, or a broker
-is no longer the leader) calls `refresh_soon`. A refresh goes to a different broker than the last one, because a broker
-without a connection to the controllers would always return the same old metadata.
+is no longer the leader) calls `refresh_soon`. A refresh goes to a different broker than the previous refresh, because a
+broker without a connection to the controllers would always return the same old metadata.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Cluster:
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            state = "has ended" if self._loop.is_closed() else "is another one"
+            state = "has ended" if self._loop.is_closed() else "is not the running one"
             raise WrongLoop(f"the event loop that this client was first used on {state}")
 
     async def close(self) -> None:
@@ -180,7 +180,7 @@ class Cluster:
         partition: int | None = None,
         unknown_s_max: float | None = None,
     ) -> Topic:
-        """Return the topic. Its metadata is requested if it is not in the cache, or if `partition` is not.
+        """Return the topic. Its metadata is requested if the cache does not have the topic, or not its `partition`.
 
         Raises:
             UnknownTopic: no broker knew the topic for `unknown_s_max` seconds, by default `unknown_topic_s_max`.
@@ -298,8 +298,8 @@ class Cluster:
         attempt_s: float = CALL_S_MAX,
         first: int | None = None,
     ) -> R:
-        """Call one broker after another until one responds or `timeout_s` has passed. The first attempt goes to the
-        broker with the id `first`, if it is given.
+        """Call one broker after another until one responds or `timeout_s` has passed. If `first` is given, the first
+        attempt goes to the broker with this id.
 
         The request may be executed twice, because an attempt is repeated if its response is lost or takes longer than
         `attempt_s`.

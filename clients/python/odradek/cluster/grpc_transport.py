@@ -81,7 +81,7 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
 RESOLVE_S_MAX: Final = 0.5
 _FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DOTALL)
 """Matches the message that a Kafka or HTTP listener sends to a gRPC client before it closes the connection. gRPC's
-details may quote the message twice, one within the other; the last one is used."""
+details may quote the message twice, one quotation within the other; the last one is matched."""
 _HTTP_1: Final = "http1.x server"
 """A part of gRPC's message if an HTTP/1 server responds."""
 _FAILED_TO_CONNECT: Final = re.compile(
@@ -136,7 +136,7 @@ class GrpcStream:
 
 
 class GrpcServerStream:
-    """A `Stream` in which only the server sends a stream of messages. The first `send` starts it."""
+    """A `Stream` in which only the server sends a stream of messages. The only `send` starts the stream."""
 
     def __init__(self, endpoint: str, name: str, start: Callable[[Any], Any]) -> None:
         self._endpoint = endpoint
@@ -212,7 +212,7 @@ def _connect_failure(endpoint: str, details: str) -> str:
 
 
 async def _resolves(endpoint: str) -> bool:
-    """Return whether the host name of an endpoint can be resolved. This is called only after a connection failed.
+    """Return whether the host name of an endpoint can be resolved. Called only after a connection failed.
 
     If the resolver is slow, the result is True, because the caller's error must not wait for the resolver.
     """
@@ -259,7 +259,7 @@ class GrpcTransport:
                 hint="use TLS, or SCRAM-SHA-512",
             )
         if tls is not None:
-            tls.pem()  # Raises an error for a file that cannot be used now, instead of at each connection.
+            tls.pem()  # Reports a file that cannot be used now, instead of at each connection.
         self._tls = tls
         self._credentials = credentials
         self._sessions: dict[str, Session] = {}
@@ -357,8 +357,8 @@ class GrpcTransport:
         )
 
     async def _session_until(self, endpoint: str, deadline_s: float) -> Session:
-        """Return the result of `_session`. Before it, the logins of other calls may have to end, so the whole wait is
-        limited.
+        """Like `_session`, but wait only until the deadline. A limit on the login alone would not suffice, because
+        `_session` first waits for the logins of other calls.
         """
         try:
             async with asyncio.timeout(deadline_s - time.monotonic()):

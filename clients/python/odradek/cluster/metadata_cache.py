@@ -1,14 +1,14 @@
 """The metadata of the cluster that this client has received: brokers, topics, leaders.
 
 Metadata comes from three sources: the WatchMetadata stream of one broker, responses to Metadata requests, and hints in
-the error of a broker that is no longer the leader. These may overtake each other, and brokers learn of changes at
-different times. So each item is compared with the cache separately:
+the error of a broker that is no longer the leader. Newer metadata from one source may arrive before older metadata from
+another, and brokers learn of changes at different times. So each item is compared with the cache separately:
 
 - The leader of a partition is replaced only by one with an equal or higher **leader epoch** for the same topic id, so
-  leader epochs never decrease here. With an equal epoch, replicas and ISR are replaced, too.
+  leader epochs in the cache never decrease. With an equal epoch, replicas and ISR are replaced, too.
 - A topic is removed, or replaced by one with another id (it was deleted and created again), only by metadata whose
   metadata offset is not lower than the offset of the cached topic.
-- The list of brokers is replaced as a whole, if its metadata offset is not lower.
+- The list of brokers is replaced as a whole, if the metadata offset of the new list is not lower.
 
 This module does no I/O. `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on
 them. `apply_in_steps` yields after each partition, so that a caller on an event loop can let other tasks run. A topic
@@ -207,7 +207,7 @@ class MetadataCache:
                 change.leaders |= removed.leaders
             return
         partitions = yield from partitions_of(update)
-        # The cache is read only now, because another response may have changed the topic between two steps.
+        # The cache is read after the last step, because another response may have changed the topic between two steps.
         cached = self.topics.get(update.name)
         if cached is None or cached.topic_id != update.topic_id:
             if cached is not None and metadata_offset < cached.metadata_offset:

@@ -50,7 +50,7 @@ async def look_up_offsets(
         if not missing:
             return found
         remaining_s = deadline_s - time.monotonic()
-        # The topics are requested in each round, because one may have been deleted since the last round.
+        # The topics are requested in each round, because a topic may have been deleted since the last round.
         highest: dict[str, int] = {}
         async for partition in in_turns(missing):
             highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))
@@ -77,8 +77,8 @@ async def _ask_once(
     read_committed: bool,
     deadline_s: float,
 ) -> OdradekError | None:
-    """Send one request to each leader, and add the offsets of the responses to `found`. Return None if this completed
-    `found`, otherwise an error after which a retry may help. Raise an error that a retry cannot change.
+    """Send one request to each leader, and add the offsets of the responses to `found`. Return None if `found`
+    is complete now, otherwise an error after which a retry may help. Raise an error that a retry would not change.
     """
     by_endpoint: dict[str, list[TopicPartition]] = {}
     problem: OdradekError | None = None

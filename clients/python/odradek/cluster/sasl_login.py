@@ -20,9 +20,8 @@ from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
 
 LOGIN_S_MAX: Final = 10.0
 ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = (
-    1_000_000  # Limits how much CPU time a malicious server can cost this process.
-)
+# Limits how much CPU time a malicious server can cost this process.
+ITERATIONS_MAX: Final = 1_000_000
 _RENEW_AT: Final = 0.8  # After this share of a session's lifetime, the client logs in again.
 _EXCHANGE: Final = "odradek-sasl-exchange"
 _MECHANISM: Final = "odradek-sasl-mechanism"

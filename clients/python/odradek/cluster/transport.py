@@ -1,8 +1,8 @@
 """The interface between the SDK and the network protocol.
 
 A transport sends typed requests to an endpoint (`host:port`) and returns responses, one at a time (`call`) or as a
-stream (`open`). It knows nothing of brokers, topics or retries. Both the gRPC transport and the in-memory transport
-encode and decode every message, so in-memory tests cover the encoding.
+stream (`open`). The transport knows nothing of brokers, topics or retries. Both the gRPC transport and the in-memory
+transport encode and decode every message, so in-memory tests cover the encoding.
 
 `call`, and a stream's `send` and `receive`, raise `BrokerUnreachable` (or `NameUnresolvable`) if there is no
 connection, or if it broke. They also raise `RequestTimedOut`, `AuthenticationFailed`, `AuthorizationFailed`,

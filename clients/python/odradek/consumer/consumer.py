@@ -246,16 +246,16 @@ class Consumer:
         return self._membership().identity()
 
     def leave_commits_to_transactions(self, offsets: ByPartition[int]) -> GroupIdentity:
-        """Stop to commit offsets, because a transactional producer commits these offsets and all later ones. Return the
-        identity of this group member. Raises MemberFenced if one of the partitions was revoked.
+        """Stop committing offsets, because a transactional producer commits these offsets and all later ones. Return
+        the identity of this group member. Raises MemberFenced if one of the partitions was revoked.
         """
         return self._membership().leave_commits({as_partition(p): at for p, at in offsets.items()})
 
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()
     ) -> dict[TopicPartition, int | None]:
-        """Return the group's committed offset of each of these partitions, by default of all assigned ones; None: it
-        has none. Raises NotAssigned if the consumer has no group.
+        """Return the group's committed offset of each of these partitions, by default of all assigned ones. None: the
+        partition has no committed offset. Raises NotAssigned if the consumer has no group.
         """
         names = as_partitions(partitions) or list(self._planner.partitions)
         return await self._membership().committed(names) if names else {}
@@ -299,7 +299,7 @@ class Consumer:
 
     def next_decoded(self) -> ConsumerRecord | None:
         """Return the next decoded record without waiting; None if there is none. Only one thread at a time may call
-        this.
+        this method.
         """
         return self._ahead.next_decoded()
 
@@ -447,7 +447,7 @@ class Consumer:
 
     async def _ready(self) -> None:
         """Fetch the metadata of newly subscribed topics and assign their partitions. If an error is pending, raise
-        it.
+        that error.
         """
         self._require_use()
         self._cluster.require_own_loop()
@@ -513,7 +513,7 @@ class Consumer:
             self._read_topics |= {name.topic for name in new}
             for name in new:
                 # A new partition of a topic that was read before is read from its beginning, so that no record is
-                # missed. That includes partitions of a topic that was created again.
+                # missed. This also applies to all partitions of a topic that was created again.
                 if name.topic in topics:
                     self._planner.seek_to_timestamp(name, EARLIEST)
 

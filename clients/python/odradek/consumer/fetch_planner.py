@@ -10,16 +10,15 @@ A partition goes through these stages:
 
 A call that changes the stage of a partition, or a condition that its stage depends on, adds the partition to
 `_undecided`. `plan` removes it there and decides its next step. So planning costs time only for partitions that
-changed. The partitions of a consumer with thousands of them are planned in several calls, and other tasks run in
-between.
+changed. If thousands of partitions changed, they are planned in several calls, and other tasks run between the calls.
 
 A partition becomes ready again when its leader changes, its stream breaks, or the broker responds with a retriable
 error (after a pause). It becomes unpositioned when its fetch offset is out of range, if there is a reset policy. Errors
 that are not retriable are stored in `errors`, and the next read raises them.
 
 A position is valid for one topic id only. If a topic is deleted and created again, its partitions are read from the
-beginning, because all records of the new topic are new to the program; with the policy "error", this is an error. A
-partition that a group assigned is not read until the group assigns the partition of the new topic.
+beginning, because all records of the new topic are new to the program; with the policy "error", the next read raises an
+error. A partition that a group assigned is not read until the group assigns the partition of the new topic.
 
 A partition has two offsets: `position` is the offset of the next record to return, and `fetch_offset` the offset of the
 next record to arrive. The records between them are in `chunks`. Each time a partition is added to a stream, it gets a
@@ -117,8 +116,8 @@ class FetchPlanner:
     ) -> None:
         """Read exactly these partitions from now on. Partitions that are already read keep their position.
 
-        With `suspended_from`, new partitions start at the offset in it, if it has one, and no records of them are
-        returned until `release`.
+        With `suspended_from`, a new partition starts at its offset in that mapping, if it has one there, and none of
+        its records is returned until `release`.
         """
         assigned = dict.fromkeys(names)
         for name in [n for n in self.partitions if n not in assigned]:
@@ -170,8 +169,8 @@ class FetchPlanner:
         self._undecided[name] = None
 
     def suspend(self, name: TopicPartition) -> None:
-        """Return no records of the partition until `release`, even if the program resumes it. For the group
-        membership.
+        """Return no records of the partition until `release`, even if the program resumes it. The group
+        membership calls this method.
         """
         progress = self.partitions[name]
         self._restart(progress)
@@ -427,7 +426,7 @@ class FetchPlanner:
         progress.last_epoch = progress.validated_epoch = -1
         progress.is_looking_up = False
         if self._reset == "error":
-            progress.is_looking_up = True  # It stays set until the program calls `seek`.
+            progress.is_looking_up = True  # This stays set until the program calls `seek`.
             self.raise_soon(
                 OffsetOutOfRange(
                     f"{progress.name}: the topic was deleted and created again, so it has no position"
@@ -547,7 +546,7 @@ class FetchPlanner:
         progress.position = progress.fetch_offset = UNKNOWN
         progress.last_epoch = -1
         if self._reset == "error":
-            progress.is_looking_up = True  # It stays set until the program calls `seek`.
+            progress.is_looking_up = True  # This stays set until the program calls `seek`.
             start_offset = progress.log_start_offset
             begins = f", which begins at {start_offset}" if start_offset > offset else ""
             self.raise_soon(

@@ -152,7 +152,7 @@ class PartitionProgress:
     """Whether a group assigned the partition, so that the group determines where to read it."""
     fetch_offset: int = UNKNOWN
     lookup_ms: int | None = None
-    """The timestamp to look up while the position is unknown, which may be EARLIEST or LATEST; None: none."""
+    """The timestamp to look up while the position is unknown, or EARLIEST, or LATEST. None: no look-up is planned."""
     is_looking_up: bool = False
     last_epoch: int = -1
     """The leader epoch of the last record that was returned; -1: unknown."""

@@ -81,7 +81,9 @@ class FetchStream:
             self._change.add.pop(name, None)
             self._change.remove.add(name)
         for name, add in change.add.items():
-            self._change.remove.discard(name)  # Adding a partition again restarts it.
+            self._change.remove.discard(
+                name
+            )  # To add a partition again restarts it, so no removal is sent.
             self._change.add[name] = add
         self._has_changes.set()
 
@@ -377,8 +379,8 @@ class Fetcher:
         self.kick()
 
     def _log_end(self, stream: FetchStream, error: OdradekError, now_ms: int) -> None:
-        """Log why a stream ended. A refusal by the broker is logged as a warning, but the same one only once a minute,
-        because the consumer retries continuously.
+        """Log why a stream ended. A refusal by the broker is logged as a warning, but the same refusal only once a
+        minute, because the consumer retries continuously.
         """
         level = logging.INFO
         if not isinstance(error, BrokerUnreachable):

@@ -8,7 +8,7 @@ The coordinator sends a target assignment in its response to a heartbeat. The me
 not in the target: it returns no more of their records, waits until the program requests further records (and so has
 processed the earlier ones), commits, and calls `on_revoke`. The next heartbeat lists the partitions that the member
 still owns. Then the member starts new partitions at their committed offsets, and returns their records after
-`on_assign` has returned. Heartbeats continue during all this, so a slow `on_revoke` is limited only by
+`on_assign` has returned. Heartbeats continue during these steps, so a slow `on_revoke` is limited only by
 `rebalance_timeout_ms`.
 
 Automatic commits cover the records that were returned before the last read began. If a program dies while it processes
@@ -62,9 +62,8 @@ _LEAVE_STATIC: Final = -2
 # After this time without a response, the coordinator has probably removed the member.
 _SESSION_S: Final = 45.0
 _TOPIC_S: Final = 10.0
-_WARNING_AT: Final = (
-    5  # Five failures take three seconds. Further attempts follow every two seconds.
-)
+# The first warning follows after five failures, which take three seconds. Later attempts follow every two seconds.
+_WARNING_AT: Final = 5
 _WARNING_EVERY: Final = 15
 _UNHEARD_LEAVE_S_MAX: Final = 2.0
 _REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -114,7 +113,7 @@ class GroupMembership:
         # Internal topics that match the pattern. The member owns their partitions, but does not read them.
         self._excluded: set[str] = set()
         self._topics = topics
-        # By topic: its id and number of partitions when this member subscribed to it.
+        # By topic: the topic's id and number of partitions when this member subscribed to the topic.
         self._subscribed: dict[str, tuple[bytes, int]] = {}
         self._cluster = cluster
         self._reader = reader
@@ -123,11 +122,10 @@ class GroupMembership:
         self._offsets = GroupOffsets(cluster, options.group, options.instance_id)
         self._tasks = BackgroundTasks(f"group {options.group}")
         self._wake = asyncio.Event()
-        self._has_joined = (
-            asyncio.Event()
-        )  # Also set when the group refuses the member (`refusal`).
+        # Also set when the group refuses the member (`refusal`).
+        self._has_joined = asyncio.Event()
         self.refusal: OdradekError | None = None
-        """The error with which the group refused the member permanently; None if it did not."""
+        """The error with which the group refused the member permanently; None if it was not refused."""
         self._sends_subscription = True
         self._reconciling: asyncio.Task[None] | None = None
         self._interval_s = 5.0
@@ -152,7 +150,8 @@ class GroupMembership:
         """Change the subscription, and send it to the coordinator without delay."""
         self._topics = topics
         if to_read := self._excluded & topics:
-            # The member already owns these partitions, but did not read them. Removing them here makes it start them.
+            # The member already owns these partitions, but does not read them. Once `owned` differs from the target,
+            # the member starts to read them.
             self._excluded -= to_read
             self.owned = {name: i for name, i in self.owned.items() if name.topic not in to_read}
         self._sends_subscription = True
@@ -328,7 +327,7 @@ class GroupMembership:
             self._reader.suspend(self._readable(revoked))
             await self._until_processed()
             # A revoked partition that is also in the target belongs to a topic that was created again. The offset of
-            # the deleted topic must not be committed for it.
+            # the deleted topic must not be committed for the new topic.
             if self.options.auto_commit:
                 await self._commit_revoked([name for name in revoked if name not in target])
             await self._call_listener(self.options.on_revoke, self._readable(revoked))
@@ -348,9 +347,8 @@ class GroupMembership:
                 return
             if self._target is target:
                 self._own(target, starts)
-                await asyncio.sleep(
-                    0
-                )  # `_own` and `release` each visit all partitions, so other tasks run here.
+                # `_own` and `release` each visit all partitions, so other tasks run between them.
+                await asyncio.sleep(0)
                 await self._call_listener(self.options.on_assign, self._readable(new))
                 self._reader.release(self._readable(new))
         self._wake.set()
@@ -481,9 +479,9 @@ class GroupMembership:
         """Stop committing, because a transaction commits these offsets and all later ones.
 
         Raises:
-            MemberFenced: this member has not read the partition up to the offset since it owns it. It read those
-                records before it lost the partition, and the next owner reads them again. That may be this member, so a
-                check of its epoch does not suffice.
+            MemberFenced: the member lost a partition after it had read the records before its offset, so the next owner
+                reads these records again. The next owner may be this member, so its epoch may be valid, and positions
+                are compared instead.
         """
         self.commits_in_transactions = True
         read = self._reader.returned_offsets()

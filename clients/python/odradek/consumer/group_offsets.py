@@ -37,7 +37,7 @@ class Member(Protocol):
     member_id: str
     member_epoch: int
     is_active: bool
-    """Whether the member sends heartbeats. They may change the member's epoch, or end with its removal."""
+    """Whether the member sends heartbeats. These may show that its epoch changed, or that the member was removed."""
     removal_count: int
     """How often the group removed this member. Offsets from before the last removal must not be committed."""
 

@@ -35,8 +35,8 @@ class ConsumerOptions:
     fetch_wait_ms_max: int = 500
     """Longest time that a broker waits for `fetch_bytes_min`. 0 to 60000."""
     client_rack: str = ""
-    """Rack of this client. If it is set, the consumer fetches from an in-sync replica in that rack (KIP-392). "": it
-    fetches from leaders.
+    """Rack of this client. If it is set, the consumer fetches from an in-sync replica in that rack (KIP-392),
+    otherwise from leaders.
     """
     request_timeout_ms: int = 30_000
     """Longest time that a request for offsets or metadata may take."""
@@ -120,15 +120,15 @@ class GroupOptions:
     exclude_internal_topics: bool = True
     """Whether internal topics are excluded from the pattern. Topics that are given to `subscribe` are always read."""
     instance_id: str | None = None
-    """Name of a static member, which stays the same across restarts. The member keeps its partitions while it is away
-    for less than the session timeout. None: a dynamic member.
+    """Name of a static member, which stays the same across restarts. The member keeps its partitions while it is
+    disconnected for less than the session timeout. None: a dynamic member.
     """
     member_id: str | None = None
     """The member's id, which must be unique in the group. None: a random id."""
     assignor: Literal["uniform", "range"] | None = None
     """The server-side assignor, uniform or range. None: the group's default."""
     auto_commit: bool = True
-    """Whether to commit at intervals the records that were returned before the last read began (at least once)."""
+    """Whether to commit, at intervals, the records that were returned before the last read began (at least once)."""
     auto_commit_interval_ms: int = 5_000
     """Time between two automatic commits."""
     rebalance_timeout_ms: int = 60_000
@@ -140,7 +140,7 @@ class GroupOptions:
     on_revoke: GroupListener | None = None
     """Called with revoked partitions while the member still owns them, so that their offsets can be committed."""
     on_lost: GroupListener | None = None
-    """Called with partitions that other members already own, so that their offsets must not be committed. None:
+    """Called with partitions that other members may already own, so their offsets must not be committed. None:
     `on_revoke` is called.
     """
 

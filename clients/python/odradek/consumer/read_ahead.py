@@ -3,10 +3,10 @@
     fetcher --chunks--> planner --take, take_columns--> program
                                 --decode--> decoded --next_decoded--> program
 
-An iteration decodes many records at once and returns them one by one. With `odradek.sync`, it does so in another thread
-than the event loop's. At the same time, the event loop may have to withdraw some of these records, because a partition
-is revoked or paused, or `seek` is called. The event loop never removes records from `decoded`. Instead, it adds the
-partition to `withdrawn`, and the iteration skips records of these partitions. The next `decode` empties both.
+An iteration decodes many records at once and returns them one by one. With `odradek.sync`, the iteration runs in
+another thread than the event loop. Meanwhile, the event loop may have to withdraw some of these records, because a
+partition is revoked or paused, or `seek` is called. The event loop never removes records from `decoded`. Instead, it
+adds the partition to `withdrawn`, and the iteration skips records of these partitions. The next `decode` empties both.
 """
 
 from __future__ import annotations
@@ -83,9 +83,8 @@ class ReadAhead:
                 if any(b.row_count for b in builders.values()):
                     break
                 raise
-            except (
-                OverflowError
-            ):  # A column has at most 2 GiB. The next call returns the remaining records.
+            except OverflowError:
+                # A column has at most 2 GiB. The next call returns the remaining records.
                 progress.position = max(progress.position, chunk.read_offset)
                 break
             taken_bytes += chunk.size_bytes
@@ -159,8 +158,8 @@ class ReadAhead:
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these partitions, new ones from `starts`. No records of new partitions are returned before
-        `release`.
+        """Read exactly these partitions. New partitions start at their offsets in `starts`, and none of their records
+        is returned before `release`.
         """
         offsets = {name: offset for name, offset in starts.items() if offset >= 0}
         for name in self.assign(owned, suspended_from=offsets) & starts.keys() - offsets.keys():
@@ -174,7 +173,7 @@ class ReadAhead:
             self.planner.suspend(name)
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """Begin to return records of these partitions, because the program was told that it owns them."""
+        """Begin to return records of these partitions, because `on_assign` has returned."""
         for name in names:
             if name in self.planner.partitions:
                 self.planner.release(name)

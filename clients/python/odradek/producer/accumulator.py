@@ -2,15 +2,16 @@
 
 If a broker has no outstanding request of this producer, the buffered records are sent to the broker at once, so a
 single record never waits. While requests are outstanding, records are buffered until their batch is full or `linger_ms`
-old, or until the last response arrives. So batches grow with the load, and `linger_ms` limits the wait under load only.
+old, or until the last response arrives. So batches grow with the load, and `linger_ms` applies only under load.
 After a flush, or when the buffer is full, all batches are sent without waiting.
 
 The buffer is bounded: `append` returns None while `buffered_bytes` has reached its limit, and a batch that is done
 frees its bytes. Every batch ends: it is acknowledged, fails, or expires `delivery_timeout_ms` after its first record.
 
 This module does no I/O. The sender calls `append` for each record, `drain` for each broker whenever a batch may have
-become ready, `responded`, `lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue`
-maintains the order of batches and their sequence numbers.
+become ready, and `responded`, `lost` and `leader_changed` when that has happened. `expire` fails batches that are too
+old, and `wake_ms` returns when to call `expire` and `drain` again. `partition_queue` maintains the order of batches and
+their sequence numbers.
 """
 
 from __future__ import annotations

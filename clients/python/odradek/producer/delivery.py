@@ -86,9 +86,8 @@ def _report(
     if batch.halves is None:
         callback(count, batch.error)
         return
-    for position in range(
-        index, index + count
-    ):  # The batch was split, and its parts may have different results.
+    # The batch was split, and its parts may have different results.
+    for position in range(index, index + count):
         callback(1, batch.leaf(position)[0].error)
 
 
@@ -145,8 +144,8 @@ class DeliveryFuture:
         return batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:
-        """Call `callback(self)` on the event loop when the record is acknowledged or has failed; soon, if that already
-        happened.
+        """Call `callback(self)` on the event loop when the record is acknowledged or has failed. If that has already
+        happened, the callback is called soon.
         """
         if self._batch.is_done:
             asyncio.get_running_loop().call_soon(callback, self)

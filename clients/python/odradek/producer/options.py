@@ -25,8 +25,8 @@ class ProducerOptions:
     """
 
     acks: Acks = "all"
-    """When a record is acknowledged: when all in-sync replicas have it ("all"), when the leader has it (1), or without
-    a response (0).
+    """When a record is acknowledged: when all in-sync replicas have it ("all"), when the leader has it (1), or when it
+    is sent, without a response (0).
     """
     enable_idempotence: bool | None = None
     """Whether brokers drop the duplicates of retried batches and keep batches in order. None: only if acks is "all"."""
@@ -128,11 +128,12 @@ class ProducerOptions:
             if not self.is_idempotent or self.acks_number != -1:
                 raise InvalidConfig(
                     "transactional_id needs acks='all' and idempotence",
-                    hint="leave both options out",
+                    hint="omit acks and enable_idempotence",
                 )
         if self.enable_idempotence and self.acks_number != -1:
             raise InvalidConfig(
-                "enable_idempotence needs acks='all'", hint="set both options or neither"
+                "enable_idempotence needs acks='all'",
+                hint="set acks='all', or omit enable_idempotence",
             )
 
     @property

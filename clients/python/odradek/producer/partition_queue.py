@@ -1,18 +1,20 @@
 """The batches of one partition, in order, with the sequence numbers by which a broker recognizes duplicates.
 
 A batch is first `open` (accepts records), then `waiting` (sealed), then `in_flight` (sent). From there it is done or
-goes back to `waiting`. Batches in flight are always older than waiting batches, and those are older than the open
-batch. These rules preserve the order:
+goes back to `waiting`. The open batch is the newest. Batches in flight are older than waiting batches, except while
+`is_settling` is set. These rules preserve the order:
 
 - A broker remembers the last five batches of a producer, and recognizes a duplicate of each of them. So at most
   `in_flight_max` (5) batches are sent before the oldest of them is done, even if responses arrive out of order.
 - Until the leader has acknowledged a batch with the present producer id and epoch, one batch is sent at a time. A
   leader accepts any sequence number from a producer that it does not know. So it could refuse the first batch, and
-  write a later one. It would then take a retry of the first batch for a duplicate, and acknowledge it unwritten.
+  write a later one. It would then take a retry of the first batch for a duplicate, and acknowledge the retry without
+  writing it.
 - After a retriable failure, no further batch is sent until every batch in flight is done or back in `waiting`
   (`is_settling`). Then the batches are sent again in the order of their sequence numbers, one at a time
-  (`is_retrying`). The failed batch may have been written, and the four behind it as well. If it were refused again
-  while the leader wrote a new batch, it would no longer be one of the five that the leader recognizes.
+  (`is_retrying`). The failed batch and the four batches after it may have been written. If the leader refused the
+  failed batch again and wrote a new batch, the failed batch would no longer be one of the five that the leader
+  recognizes.
 - A batch gets its sequence numbers when it is first sent, and keeps them for retries. So its records are written once,
   whether or not an earlier attempt reached the broker.
 
@@ -26,8 +28,8 @@ epoch and sent again, without a risk of duplicates (each epoch has its own seque
 refuses a later batch, an earlier one has not arrived yet, and the batch is retried. If the broker refuses the oldest
 batch although there is no gap, the log has lost acknowledged records, and the batch fails with SequenceLost.
 
-In a transaction, batches are never renumbered, because its coordinator controls the epochs. A batch that fails for good
-fails the transaction, and the next transaction has a new producer epoch and starts at sequence 0.
+In a transaction, batches are never renumbered, because the transaction coordinator assigns the epochs. A batch that
+fails for good fails the transaction, and the next transaction has a new producer epoch and starts at sequence 0.
 """
 
 from __future__ import annotations
@@ -336,7 +338,8 @@ class PartitionQueue:
             self.waiting.remove(batch)
 
     def may_number(self, producer_id: int) -> bool:
-        """Return whether the next batch can get its sequence numbers now. If not, batches in flight must be done first.
+        """Return whether the next batch can get its sequence numbers now. If not, batches in flight must be done
+        first, or a producer id is missing.
 
         The queue changes to a new producer id only when no batch has sequence numbers of the old producer id, because
         such a batch may have been written.

@@ -1,9 +1,9 @@
 """The choice of a partition for a record.
 
 A record with a key goes to the partition that Kafka's murmur2 hash of the key determines, as in Kafka's own clients.
-Records without a key go to one partition until its batch is sent, then to the next partition, so that batches are
-filled and partitions get equal shares. Partitions without a leader are skipped for records without a key. A record with
-a key waits for the leader of its partition.
+Records without a key go to one partition until its batch is full or sent, then to the next partition, so that batches
+are filled and partitions get equal shares. Partitions without a leader are skipped for records without a key. A record
+with a key waits for the leader of its partition.
 """
 
 from __future__ import annotations

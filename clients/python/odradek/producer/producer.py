@@ -282,7 +282,7 @@ class Producer:
                 transactions.require_open(transaction)
             sent = await self.send(topic, values[len(deliveries)], partition=partition)
             batch, count = sent._batch, 1
-            if batch.queue.open_batch is batch:  # No other task sealed it during `send`.
+            if batch.queue.open_batch is batch:  # No other task sealed the batch during `send`.
                 count += self._accumulator.extend(
                     batch,
                     values,
@@ -450,9 +450,8 @@ class Producer:
                 topic_queues.topic, timeout_s=self.options.max_block_ms / 1000, partition=partition
             )
             self._require_open()
-            if topic_queues is not self._topics.get(
-                topic_queues.topic
-            ):  # During the wait, the topic was deleted and created again.
+            # During the wait, the topic may have been deleted and created again.
+            if topic_queues is not self._topics.get(topic_queues.topic):
                 topic_queues = await self._open_topic(topic_queues.topic)
             self._update_lanes(topic_queues.topic)
         return topic_queues.queues[partition]
@@ -501,9 +500,8 @@ class Producer:
             del self._topics[topic]
             return
         topic_queues = self._topics[topic]
-        if len(topic_info.partitions) < len(
-            topic_queues.queues
-        ):  # The topic was deleted, and created again with fewer partitions.
+        if len(topic_info.partitions) < len(topic_queues.queues):
+            # The topic was deleted, and created again with fewer partitions.
             del self._topics[topic]
             return
         topic_queues.extend(

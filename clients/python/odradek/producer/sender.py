@@ -5,8 +5,8 @@ A `ProduceStream` is a bidirectional gRPC stream to one broker, for all partitio
 may have batches of several partitions. The number and the bytes of requests without a response are limited. When the
 stream breaks, all batches without a response go back to the accumulator.
 
-Only `Sender.pump` sends. It runs on the event loop without waiting, and is scheduled by `kick` whenever a batch may
-have become ready: after a record or a response arrived, a leader changed, or time passed.
+Only `Sender.pump` sends requests. It runs on the event loop without waiting, and is scheduled by `kick` whenever a
+batch may have become ready: after a record or a response arrived, a leader changed, or time passed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ProduceStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request has got its response."""
+        """Whether every request has received its response."""
         return not self._unanswered
 
     @property

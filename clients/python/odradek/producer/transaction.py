@@ -6,7 +6,7 @@ the first identity with `InitProducer`, which fences older producers with the sa
 each end of a transaction contains the next identity. The request that ends a transaction can be repeated, because every
 repetition gets the result of the first one. So the producer repeats it until the coordinator responds.
 
-    begin    needs an identity; requests one for the first transaction, and after an end without a response
+    begin    needs an identity; requests one for the first transaction, and if the last end request got no response
     commit   waits until every record is acknowledged; if a record failed, aborts and raises TransactionAborted
     abort    drops unsent records; the markers have the next producer epoch, which fences records still in flight
 """
@@ -119,7 +119,7 @@ class Transaction:
         """Add offsets of a consumer group to the transaction. They are committed when the transaction commits. Each
         offset is that of the next record to read.
 
-        From then on, the consumer itself commits no offsets: `consumer.commit()` and automatic commits are disabled.
+        After this call, the consumer itself commits no offsets: `consumer.commit()` and automatic commits are disabled.
 
         Raises:
             TransactionAborted: the consumer lost its partitions, or the transaction timed out.
@@ -305,7 +305,7 @@ class ProducerTransactions:
                 raise
             # Nothing was committed, and the next transaction begins by aborting this one.
             _log.warning(
-                "Failed to abort a transaction of %r; the next one begins by aborting it: %s",
+                "Failed to abort a transaction of %r; the next transaction first aborts this one: %s",
                 self._id,
                 failure,
             )
@@ -372,7 +372,7 @@ class ProducerTransactions:
         if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._identity = None
         if code in _ABORTABLE:
-            # The caller aborts the transaction, and that response, or InitProducer, returns the next identity.
+            # The caller aborts the transaction. The response to the abort, or InitProducer, returns the next identity.
             return code
         self._fatal = error_of(code, subject)
         self.open = None
@@ -447,8 +447,8 @@ async def call_until_decided(
     timeout_s: float,
     first: int | None = None,
 ) -> R:
-    """Repeat a call until a coordinator has decided it, and return the response. The first attempt goes to the broker
-    `first`, if it is given.
+    """Repeat a call until a coordinator has decided it, and return the response. If `first` is given,
+    the first attempt goes to the broker with this id.
 
     Raises:
         OdradekError: no coordinator decided in time, or a retry cannot help.

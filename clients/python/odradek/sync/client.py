@@ -86,8 +86,8 @@ class Admin(Facade[AsyncAdmin]):
 
 
 class Client:
-    """The synchronous form of `odradek.Client`. Its methods need no `await`. It owns the thread that runs the
-    asynchronous SDK.
+    """The synchronous form of `odradek.Client`. Its methods need no `await`. The client owns the thread that
+    runs the asynchronous SDK.
     """
 
     def __init__(

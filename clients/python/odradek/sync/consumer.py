@@ -18,7 +18,7 @@ from odradek.sync.loop_thread import Facade, LoopThread, calls, waits
 
 class Consumer(Facade[AsyncConsumer]):
     """The synchronous form of `odradek.Consumer`. Its methods need no `await`. Only one thread at a time may read from
-    it.
+    a consumer.
     """
 
     def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:

@@ -54,7 +54,7 @@ class LoopThread:
         """
         self.open_parts: dict[ClosedAtExit, None] = {}
         """The objects that use this thread and are not closed yet, oldest first."""
-        # Work that is submitted before `close` is run or cancelled by `close`. Work that is submitted later is refused.
+        # `close` runs or cancels the work that was submitted before it. Work that is submitted later is refused.
         self._gate = threading.Lock()
         self._thread.start()
         _threads.add(self)
@@ -95,7 +95,7 @@ class LoopThread:
     def refuse_to_wait(self) -> NoReturn:
         """Raise the error for a callback that would wait for its own event loop, which would never end."""
         raise RuntimeError(
-            "callbacks of odradek.sync cannot wait for its results: wait in another thread"
+            "a callback of odradek.sync cannot wait for results of odradek.sync: wait in another thread"
         )
 
     @property
@@ -104,7 +104,7 @@ class LoopThread:
         return not (self.is_closed or self.is_forked)
 
     def refuse(self) -> NoReturn:
-        """Raise the error that says why nothing can run here any more."""
+        """Raise the error that says why the thread no longer runs anything."""
         if self.is_forked:
             raise ForkedProcess("this client was created before the process was forked")
         raise ClientClosed("the client is closed")
@@ -160,10 +160,9 @@ def close_at_end_of_program() -> None:
     because some of them may wait for the main thread, or for exit callbacks that run after this one.
     """
     if _other_threads():
-        with contextlib.suppress(
-            RuntimeError
-        ):  # Python 3.12.0 and 3.12.1 cannot start a thread at exit.
-            # The interpreter waits for this thread, because it is no daemon.
+        # Python 3.12.0 and 3.12.1 cannot start a thread at exit.
+        with contextlib.suppress(RuntimeError):
+            # The interpreter waits for this thread, because this thread is not a daemon.
             threading.Thread(target=_close_after_other_threads, name="odradek exit").start()
             return
     close_open_threads()
@@ -201,8 +200,8 @@ def close_open_threads() -> None:
 
 os.register_at_fork(after_in_child=_note_fork)
 
-# Callbacks of `atexit` run too late, because no thread can be started then, not even for a login. The exit callbacks of
-# `threading` run earlier.
+# Callbacks of `atexit` run too late: no thread can be started any more, but closing may need one, such as for a login.
+# The exit callbacks of `threading` run earlier.
 getattr(threading, "_register_atexit", atexit.register)(close_at_end_of_program)
 
 

@@ -77,7 +77,7 @@ class Delivery:
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait until the record is acknowledged or has failed, and return its error; None if it was acknowledged.
-        Raises RequestTimedOut. In a callback of the SDK, which must not wait, it raises RuntimeError.
+        Raises RequestTimedOut. In a callback of the SDK, which must not wait, raises RuntimeError.
         """
         with self._lock:
             if not self.done() and self._waiter is None:
@@ -139,8 +139,8 @@ class Producer:
         self._is_transactional = producer.options.transactional_id is not None
         self._transaction: AsyncTransaction | None = None
         self._unsendable: BaseException | None = None
-        """Why a record of the open transaction could not be sent, so that the transaction must not commit; None: no
-        such record.
+        """Why a record of the open transaction could not be sent, so the transaction must not commit. None: all records
+        could be sent.
         """
         self._is_closed = False
         self._is_exiting = False
@@ -177,8 +177,8 @@ class Producer:
         `Delivery`.
 
         Raises:
-            BufferFull: the buffer had no space within `max_block_ms`. In a delivery callback, which cannot wait, the
-                buffer has no space now.
+            BufferFull: the buffer had no space within `max_block_ms`. A delivery callback cannot wait, so
+                the error is raised there immediately.
             NotInTransaction: the producer is transactional, but no transaction is open.
         """
         delivery = Delivery(self._lock, self._thread)
@@ -244,7 +244,7 @@ class Producer:
         self._thread.run(self._producer.init())
 
     def begin_transaction(self, transaction: AsyncTransaction) -> None:
-        """Begin a transaction. For `Transaction`."""
+        """Begin a transaction. `Transaction` calls this method."""
         self._thread.run(transaction.__aenter__())
         with self._lock:
             self._transaction, self._unsendable = transaction, None
@@ -260,11 +260,13 @@ class Producer:
         return self._unsendable
 
     def call_in_transaction(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a call of the open transaction. For `Transaction`."""
+        """Run a call of the open transaction. `Transaction` calls this method."""
         return self._thread.run(work)
 
     def end_transaction(self, work: Coroutine[Any, Any, None]) -> None:
-        """Commit or abort, after all queued records were passed to the asynchronous producer. For `Transaction`."""
+        """Commit or abort, after all queued records were passed to the asynchronous producer. `Transaction` calls this
+        method.
+        """
         with self._lock:
             self._transaction = None
 
@@ -346,8 +348,8 @@ class Producer:
     def _start_drain(self) -> None:
         """Start the task that passes the queued records to the asynchronous producer, unless it is running.
 
-        Methods that wait for the queue to empty call this, too, because Ctrl-C may interrupt `send` before it wakes the
-        loop.
+        Methods that wait until the queue is empty call this method, too, because Ctrl-C may interrupt `send` before it
+        wakes the loop.
         """
         if self._drain is not None and not self._drain.done():
             return
@@ -444,7 +446,9 @@ def _remaining_s(deadline_s: float | None) -> float | None:
 
 
 class Transaction:
-    """The synchronous form of `odradek.Transaction`. One thread must send its records and end it."""
+    """The synchronous form of `odradek.Transaction`. The same thread must send the records and end the
+    transaction.
+    """
 
     def __init__(self, producer: Producer, core: AsyncTransaction) -> None:
         self._producer = producer

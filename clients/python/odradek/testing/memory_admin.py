@@ -38,12 +38,12 @@ def _create_topics(
             result.error_message = error
         elif new.name in cluster.topics:
             result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
-            result.error_message = f"topic {new.name!r} exists"
+            result.error_message = f"topic {new.name!r} already exists"
         elif new.replication_factor > len(cluster.endpoints):
             result.error_code = ErrorCode.INVALID_REPLICATION_FACTOR
             result.error_message = (
-                f"replication factor {new.replication_factor},"
-                f" there are {len(cluster.endpoints)} brokers"
+                f"replication factor {new.replication_factor} needs as many brokers,"
+                f" but there are only {len(cluster.endpoints)}"
             )
         elif problem:
             result.error_code = ErrorCode.INVALID_CONFIG

@@ -71,7 +71,9 @@ async def _produce(
             limit = int(cluster.topics[item.topic].configs.get("max.message.bytes", 1 << 20))
             if len(item.records) > limit:
                 result.error_code = ErrorCode.MESSAGE_TOO_LARGE
-                result.error_message = f"a batch of {len(item.records)} bytes, at most {limit}"
+                result.error_message = (
+                    f"the batch has {len(item.records)} bytes, but max.message.bytes is {limit}"
+                )
                 continue
             result.error_code, result.base_offset = partition.log.append(
                 item.records, partition.leader_epoch

@@ -6,16 +6,17 @@
         ...
 
 It uses the SDK's wire messages and behaves like a real cluster in everything that clients depend on: it validates
-batches, assigns offsets, recognizes duplicate batches of a producer, refuses gaps in a producer's sequence, fences
-leaders by epoch, limits fetches by credit, and identifies topics by id. Consumer groups share partitions, rebalance,
-and fence members (`groups`). Records are not replicated: all brokers share one log per partition, so no records are
-lost when a broker is killed. `lose_records` loses records.
+batches, assigns offsets, recognizes duplicate batches of a producer, refuses gaps in a producer's sequence, refuses
+requests with a wrong leader epoch, limits fetches by credit, and identifies topics by id. Consumer groups share
+partitions, rebalance, and fence members (`groups`). Records are not replicated: all brokers share one log per
+partition, so no records are lost when a broker is killed. `lose_records` loses records.
 
 These methods cause faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next
 produce or fetch requests of a partition), `lose_next_answers` (the broker writes, but its response is lost),
-`lose_records`, `time_out_transaction`, and for the next calls of an RPC method `fail_next_call` (an error code) and
-`lose_next_responses` (no response). A staged write consists of tasks in several processes that take effect as one step:
-`end_lease` lets the lease of one task expire, and `time_out_step` aborts the tasks of a step that are prepared.
+`lose_records` and `time_out_transaction`. `fail_next_call` and `lose_next_responses` apply to the next calls of an RPC
+method, which return an error code or no response. A staged write consists of tasks in several processes that take
+effect as one step: `end_lease` lets the lease of one task expire, and `time_out_step` aborts the tasks of a step that
+are prepared.
 """
 
 from __future__ import annotations
@@ -51,9 +52,8 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 
-KEEPALIVE_S = (
-    2.0  # A connection to a broker that hangs breaks after this time, as it does over gRPC.
-)
+# A connection to a broker that hangs breaks after this time, as it does over gRPC.
+KEEPALIVE_S = 2.0
 
 
 class MemoryCluster(MemoryState):
@@ -110,7 +110,7 @@ class MemoryCluster(MemoryState):
 
     def start(self, broker_id: int) -> None:
         """Start a stopped broker again. It becomes the leader of partitions that have no leader, and moves of
-        partitions that waited for it end.
+        partitions that waited for the broker end.
         """
         self.alive.add(broker_id)
         self.end_moves()

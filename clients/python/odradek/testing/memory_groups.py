@@ -7,9 +7,9 @@ member then gets a new target assignment. Each heartbeat of a member moves its a
        ^                           |
        +-- join --  OUTSIDE  <-----+ leaves, sends no heartbeat for `session_s`, or revokes for too long
 
-Invariants: a partition is owned by at most one member, from the response that assigns it until a heartbeat without it,
-or until the member is removed. A member gets the group's epoch only when it owns no partition outside its target. A
-commit needs the member's current epoch, so a removed member cannot change the group's offsets.
+Invariants: a partition is owned by at most one member. The member owns it from the response that assigns it until the
+member sends a heartbeat without it, or is removed. A member gets the group's epoch only when it owns no partition
+outside its target. A commit needs the member's current epoch, so a removed member cannot change the group's offsets.
 
 Timeouts are checked when a request arrives, on the clock of the event loop. Every broker coordinates all groups.
 """
@@ -60,7 +60,7 @@ class MemoryMember:
 
     @property
     def held(self) -> frozenset[PartitionId]:
-        """The partitions that this member may still own, so that they must not be assigned to other members."""
+        """The partitions that this member may still own, so they must not be assigned to other members."""
         return self.assigned | self.revoking
 
 
@@ -426,8 +426,8 @@ Readable: TypeAlias = dict[str, frozenset[PartitionId]]
 
 
 def _range(readable: Readable) -> Readable:
-    """Assign contiguous partitions of each topic. The first members get one more partition if they cannot be shared
-    evenly.
+    """Assign contiguous partitions of each topic. If the partitions cannot be shared evenly, the first
+    members get one more.
     """
     targets: dict[str, set[PartitionId]] = {member_id: set() for member_id in readable}
     for topic_id in sorted({i for partitions in readable.values() for i, _ in partitions}):

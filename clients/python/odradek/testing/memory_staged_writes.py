@@ -71,7 +71,7 @@ class MemoryStagedWrites:
     def _fill_slot(self, request: pb.OpenStagedRequest, member: pb.StagedMember) -> None:
         task = MemoryTask(request.step, request.member)
         slots = dict(self._slots(request.query))
-        # A repeated request gets the slot that the first one was assigned.
+        # A repeated request gets the slot that was assigned for the first request.
         name = next((n for n, s in slots.items() if s.task == task and not s.is_open), None)
         if name is None:
             name = next((n for n, s in slots.items() if s.task is None), None)

@@ -159,9 +159,8 @@ class MemoryTransactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present == (transaction.producer_id, transaction.epoch):
             if transaction.task is not None:
-                return (
-                    ErrorCode.INVALID_TXN_STATE
-                )  # Only a step ends the transactions of its tasks.
+                # Only a step ends the transactions of its tasks.
+                return ErrorCode.INVALID_TXN_STATE
             if not request.is_commit:
                 self.drop(transaction)
                 return _NONE
