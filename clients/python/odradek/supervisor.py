@@ -1,8 +1,8 @@
 """The supervisor of `odradek broker --processes N`: the brokers of one host, as child processes of one command.
 
-A process runs one event loop on one core, so a host with several cores runs several brokers. Their settings are derived
-from one configuration by `python -m odradek_broker --processes N --plan`; this module starts them and keeps them
-running:
+A process runs one event loop on one core, so a host with several cores runs several brokers. The brokers' settings are
+derived from one configuration by `python -m odradek_broker --processes N --plan`; this module starts them and keeps
+them running:
 
 - A process that ends is started again after a pause of 0.5 s, 1 s, 2 s, and so on, up to 30 s. After it has run for a
   minute, the pauses begin at 0.5 s again.

@@ -392,8 +392,8 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
         return
     if leader := broker_causes(look, p.leader_id):
         evidence = f"broker {p.leader_id} leads"
-        # Without controllers, leaders have no lease, which reads and acks=1 need. acks=all can do without a lease
-        # (acks.all.without.controller.enable).
+        # Without controllers, leaders have no lease. Reads and writes with acks=1 need a lease; writes with acks=all do
+        # not (acks.all.without.controller.enable).
         fault = _Fault.NO_CONTROLLER if look.cluster is None else _Fault.LEADER_UNABLE
         yield fault, Cause(what="", evidence=evidence, because=tuple(leader))
     behind = [broker for broker in p.replicas if broker not in p.isr]

@@ -1,10 +1,10 @@
 """Balances replicas across brokers with as few moves as possible.
 
 First, replicas of one partition that share a host are moved apart while another host has no replica of the partition.
-Then each step moves one replica from the broker with the most replicas to the broker with the fewest, until the two
-differ by at most one. A replica keeps its position in the replica list of its partition, so the preferred leader stays
-first. No step reduces the number of brokers, hosts or racks that have replicas of a partition. At the end, leaders are
-balanced by swapping the first replica of a partition with another one, which copies no data.
+Then each step moves one replica from the broker with the most replicas to the broker with the fewest, until their
+numbers of replicas differ by at most one. A replica keeps its position in the replica list of its partition, so the
+preferred leader stays first. No step reduces the number of brokers, hosts or racks that have replicas of a partition.
+At the end, leaders are balanced by swapping the first replica of a partition with another one, which copies no data.
 """
 
 from __future__ import annotations

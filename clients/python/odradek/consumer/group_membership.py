@@ -292,7 +292,7 @@ class GroupMembership:
             has_owned=True,
         )
         if epoch >= 0 and (self._sends_subscription or epoch == _JOIN):
-            # The subscription is sent again only after a lost response, or when it changes.
+            # The subscription is sent again only after a lost response, or when the subscription changes.
             self._sends_subscription = False
             request.rebalance_timeout_ms = options.rebalance_timeout_ms
             request.has_subscription = True
