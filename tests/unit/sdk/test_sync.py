@@ -244,7 +244,7 @@ def test_a_callback_that_waits_for_another_delivery_is_refused(
         cluster.thaw(2)
         producer.flush()
         assert called.wait(10)
-    assert "callbacks" in str(refusals[0])
+    assert "cannot wait for results" in str(refusals[0])
     assert cluster.log("t").log_end_offset == 2
 
 
