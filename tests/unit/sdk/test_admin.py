@@ -38,9 +38,9 @@ async def test_topics_are_created_described_listed_grown_and_deleted(client: Cli
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "words"),
     [
-        ("there", {}, TopicExists, "topic 'there' exists"),
+        ("there", {}, TopicExists, "topic 'there': the topic already exists"),
         ("no/slash", {}, InvalidTopic, "ASCII letters"),
-        ("x", {"replication_factor": 9}, InvalidTopic, "there are 3 brokers"),
+        ("x", {"replication_factor": 9}, InvalidTopic, "there are only 3"),
         (
             "x",
             {"configs": {"retention.years": "1"}},

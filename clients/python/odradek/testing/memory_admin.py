@@ -38,7 +38,7 @@ def _create_topics(
             result.error_message = error
         elif new.name in cluster.topics:
             result.error_code = ErrorCode.TOPIC_ALREADY_EXISTS
-            result.error_message = f"topic {new.name!r} already exists"
+            result.error_message = "the topic already exists"
         elif new.replication_factor > len(cluster.endpoints):
             result.error_code = ErrorCode.INVALID_REPLICATION_FACTOR
             result.error_message = (
