@@ -31,8 +31,8 @@ class ConnectionOrder:
 
     A shard does not know which requests earlier shards accepted. Therefore it treats all connections that were open
     when it was loaded as abandoned; a client that is alive connects again. The first shard of a partition in this
-    process (`is_first`) still accepts the newest of these connections. No earlier shard of this process has accepted a
-    request then, and the newest connection is often that of the client whose first request created the topic.
+    process (`is_first`) still accepts the newest of these connections. In this case no earlier shard of this process
+    has accepted a request, and the newest connection is often that of the client whose first request created the topic.
     """
 
     __slots__ = ("_first", "_last")

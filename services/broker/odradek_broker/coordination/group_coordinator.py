@@ -359,8 +359,8 @@ class GroupCoordinator:
         return described
 
     def listings(self) -> Iterator[GroupListing]:
-        """Iterate over the groups that this broker coordinates. The iteration is lazy, so later groups may have changed
-        since the call.
+        """Iterate over the groups that this broker coordinates. The iteration is lazy, so a group may have changed
+        between the call and the iteration.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded.

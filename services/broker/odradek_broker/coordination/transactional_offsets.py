@@ -2,7 +2,7 @@
 
 This broker is the group coordinator; the transaction coordinator may be another broker. Before the first offsets of a
 transaction are written, the transaction coordinator must have added the group's partition of `__consumer_offsets` to
-the transaction. The same is true for the first batch of any other partition.
+the transaction. Likewise, any other partition must be added before the first batch is written to that partition.
 """
 
 from __future__ import annotations

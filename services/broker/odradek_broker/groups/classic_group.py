@@ -372,7 +372,7 @@ class ClassicGroup:
 
     def _comes_from(self, member_id: MemberId, epoch: int) -> bool:
         """Return whether `epoch` is the epoch that the member had in a consumer group before the group's migration.
-        That epoch is valid instead of the generation until all members have joined.
+        Requests may contain that epoch instead of the generation until all members have joined.
         """
         is_preparing = self.state is ClassicState.PREPARING
         return is_preparing and self.members[member_id].consumer_epoch == epoch

@@ -39,7 +39,7 @@ class ClassicState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member. `join_request` and `sync_request` are its requests that wait for a response, or None."""
+    """A member. `join_request` and `sync_request` are the member's requests that wait for a response, or None."""
 
     member_id: MemberId
     instance_id: str | None

@@ -580,7 +580,7 @@ class HeartbeatPace:
     is_calm: bool = False
 
     def epoch_is(self, epoch: int, *, now_ms: int) -> None:
-        """Record the group epoch. If it has changed, a rebalance begins."""
+        """Record the group epoch. If the epoch has changed, a rebalance begins."""
         if epoch != self._epoch:
             self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 

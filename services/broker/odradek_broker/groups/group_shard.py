@@ -1,7 +1,7 @@
 """The request handlers for all groups of one partition of `__consumer_offsets`.
 
-Every handler returns a `Step` whose records it has already replayed; `GroupTable.replay` is called only during a load.
-`now_ms` is monotonic time, for sessions and timeouts. `wall_ms` is wall-clock time, for records.
+Every handler has already replayed the records of the `Step` that it returns; `GroupTable.replay` is called only during
+a load. `now_ms` is monotonic time, for sessions and timeouts. `wall_ms` is wall-clock time, for records.
 `odradek_broker.coordination` hosts the shards.
 """
 

@@ -220,8 +220,8 @@ class GroupTable:
         return records
 
     def subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
-        """Return the topics to which members of the group are subscribed. Return None if they are unknown, because the
-        members are not consumers (but Connect workers, for example).
+        """Return the topics to which members of the group are subscribed. Return None if these topics are unknown,
+        because the members are not consumers but, for example, Connect workers.
         """
         group = self.groups.get(group_id)
         if group is None or group.is_empty:

@@ -22,7 +22,7 @@ IsFree = Callable[[TopicId, PartitionIndex], bool]
 
 
 class MemberState(IntEnum):
-    """The state of a member. The numbers are those of Kafka's records."""
+    """The state of a member. The states have the same numbers as in Kafka's records."""
 
     STABLE = 0
     UNREVOKED = 1

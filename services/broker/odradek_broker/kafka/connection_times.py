@@ -9,7 +9,7 @@ STALLED_FRAME_MS_MAX: Final = 30_000
 STALLED_WRITE_MS_MAX: Final = 30_000
 CLOSING_MS_MAX: Final = 5_000
 FRAME_BYTES_MIN: Final = 64 * 1024
-"""The least number of bytes of an unfinished frame that must arrive within `STALLED_FRAME_MS_MAX`."""
+"""The minimum number of bytes of an unfinished frame that must arrive within `STALLED_FRAME_MS_MAX`."""
 
 
 class ConnectionTimes:

@@ -53,7 +53,7 @@ class FrameAssembler:
         self._size = 0
         self._moved_bytes = 0  # how many bytes of the unfinished frame `take_part` has taken
         self.partial_frames = 0
-        """The number of frames so far that did not arrive whole at once."""
+        """The number of frames so far that arrived in several parts."""
 
     @property
     def is_mid_frame(self) -> bool:

@@ -1,4 +1,4 @@
-"""Responses that come after a handler of a Kafka request has returned."""
+"""Responses to Kafka requests that are sent after the handler has returned."""
 
 from __future__ import annotations
 

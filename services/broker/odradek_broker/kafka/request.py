@@ -150,8 +150,8 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return False
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Return whether the caller may do the operation on the resource, without an audit log entry: for resources
-        that a response merely omits.
+        """Return whether the caller may do the operation on the resource. A refusal is not written to the audit log, so
+        this method is for resources that a response merely omits.
         """
         authorizer = self.services.authorizer
         if not authorizer.is_on:

@@ -22,7 +22,7 @@ _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode if code.va
 
 
 class GrpcCalls:
-    """Calls by method, counted when they end, with their status codes. Only methods that the broker has are counted.
+    """The numbers of calls, by method and status code. A call is counted when it ends, if the broker has its method.
 
     Produce and Fetch are streams of many requests: a stream is one call, which is open for as long as its client runs.
     """

@@ -232,7 +232,7 @@ class GrpcListeners:
         to_brokers(self._replication)
 
     async def start(self) -> None:
-        """Start the servers, first the one for other brokers."""
+        """Start the servers. The server for other brokers starts first."""
         assert self._replication is not None, "`bind` must be called before `start`"
         await self._replication.start()
         for server in self._clients.values():

@@ -219,7 +219,8 @@ class ConnectionWatch:
     """Checks the connections of a broker's gRPC listeners several times a second, and closes those above the limits.
 
     gRPC limits the connections of a listener, but not those of an address, so a single address could use all of them.
-    If an address has too many connections, its newest ones are closed, first those without any call.
+    If an address has too many connections, its newest connections are closed, beginning with the connections without
+    any call.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class TransactionSettings:
     held_max: int = 10_000
     reserve_size: int = 8
     steps_of_tick_max: int = 1_000
-    """The maximum number of transactions that one call of `tick` aborts, and of ids that it deletes."""
+    """The maximum number of transactions that one call of `tick` aborts, and of ids that one call checks for expiry."""
     prepared_timeout_ms: int = 3_600_000
     staged_lease_ms: int = 60_000
     ledger_expiration_ms: int = 90 * 24 * 3_600_000

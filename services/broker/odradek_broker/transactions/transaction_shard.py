@@ -1,9 +1,9 @@
 """The request handlers for all transactional ids of one partition of `__transaction_state`.
 
-`odradek_broker.coordination` hosts the shards. Every handler returns a `Step` whose records it has already replayed;
-otherwise `TransactionTable.replay` is called only during a load. `now_ms` is monotonic time, for timeouts; `wall_ms` is
-wall-clock time, for records. Responses are sent and orders are carried out when the records of their step are
-committed, so no producer gets a response, and no marker is written, before the decision is durable.
+`odradek_broker.coordination` hosts the shards. Every handler has already replayed the records of the `Step` that it
+returns; otherwise `TransactionTable.replay` is called only during a load. `now_ms` is monotonic time, for timeouts;
+`wall_ms` is wall-clock time, for records. Responses are sent and orders are carried out when the records of their step
+are committed, so no producer gets a response, and no marker is written, before the decision is durable.
 
 While markers are pending, a request for the producer's next transaction waits until they are acknowledged
 (`HeldRequests`). The request is then handled in the same step as the completion, so that both become one append.

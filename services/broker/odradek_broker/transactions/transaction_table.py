@@ -182,7 +182,7 @@ class TransactionTable:
     def expired(self, *, now_ms: int, wall_ms: int) -> list[TransactionalId]:
         """Return ids that have not been used for `id_expiration_ms`.
 
-        All ids are checked once in `remove_expired_interval_ms`; each call checks a bounded number of them.
+        Each id is checked once in every `remove_expired_interval_ms`; each call checks a bounded number of ids.
         """
         settings = self.settings
         wall_ms = self.clock.read(now_ms=now_ms, wall_ms=wall_ms)

@@ -100,7 +100,7 @@ def read_assignment(assignment: bytes) -> NamedAssignment:
 
 
 def write_assignment(named: NamedAssignment, *, version: int) -> bytes:
-    """Encode an assignment as a leader would, for a member whose subscription has the given version."""
+    """Encode an assignment in the same format as a group's leader, for a member whose subscription has this version."""
     out = bytearray(_INT16.pack(min(version, _VERSION_MAX)))
     write_array_count(out, len(named))
     for topic, indexes in sorted(named.items()):

@@ -185,7 +185,7 @@ def _refuse_leave(_request: AnyRequest, code: ErrorCode) -> LeaveGroupResponse:
 
 @handles(LeaveGroupRequest, refuse=_refuse_leave, needs=has_groups)
 async def leave_group(request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
-    """Remove one member from its group or, from version 3 on, several, by member id or instance id."""
+    """Remove members from a group, by member id or instance id. Before version 3, a request names one member."""
     message = request.message
     names_members = request.version >= _LEAVE_NAMES_MEMBERS_FROM
     members: tuple[tuple[MemberId, str | None], ...] = (

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetDelete (KIP-496): the offsets from which a group continues.
+"""OffsetCommit and OffsetDelete (KIP-496): set and delete the offsets from which a group continues to read.
 
 Partitions that the caller may not read, or that do not exist, get an error before the group coordinator is called. As
 in Kafka, if all partitions are refused in this way, the response does not reveal whether the member exists. Version 10

@@ -1,4 +1,5 @@
-"""Fetch sessions (KIP-227): the broker stores which partitions a client fetches, so that only changes are sent.
+"""Fetch sessions (KIP-227): the broker stores which partitions a client fetches, so that later requests and responses
+contain only changes.
 
     full request, epoch 0        --> new session; epoch 1 is expected next
     incremental request, epoch n --> partitions are added, changed or removed; n + 1 is expected next

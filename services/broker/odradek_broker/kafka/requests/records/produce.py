@@ -318,7 +318,7 @@ def _look_at(
     topic_id: TopicId,
     refused_all: ProduceOutcome | None = None,
 ) -> tuple[Topic, ProduceOutcome | None]:
-    """Return the topic's name or id, as in the request, and the error for all partitions of the topic or None."""
+    """Return the topic's name or id, as in the request, and the error for all partitions of the topic, or None."""
     topic: Topic = topic_id if name is None else name
     if refused_all is not None:
         return topic, refused_all
