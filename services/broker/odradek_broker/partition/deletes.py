@@ -32,7 +32,7 @@ class _Waiter:
 
 class Deletes:
     """The DeleteRecords requests that wait in one leader epoch. The broker bounds the number of requests that it
-    accepts at once, and so the number of these.
+    accepts at once, and so the number that wait.
     """
 
     __slots__ = ("_leader_epoch", "_log", "_waiters")

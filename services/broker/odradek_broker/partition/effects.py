@@ -8,9 +8,9 @@ before the next event.
 - For clients, coordinators and observers: RespondToProduce, RespondToDelete, AnswerMarkers, HighWatermarkMoved,
   RoleChanged, PartitionFailed, OrphanEnded, TransactionTorn.
 
-When an Append, AppendMarkers, Sync, TruncateTo or ResetLog has completed, the host reports it with an event of
-events.py: an append before it passes any other event, the others once the disk has finished. An append or a Sync is
-always the last effect of its list, so the host may report it at once.
+When an Append, AppendMarkers, Sync, TruncateTo or ResetLog has completed, the host reports this with an event of
+events.py. It reports an append before it passes any other event, and the others when the disk has finished. An append
+or a Sync is always the last effect of its list, so the host may report its completion at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 class Role(Enum):
     """The role that the metadata image gives this replica, or FAILED."""
 
-    # The image has no leader, or this broker hosts no replica of the partition any more.
+    # The image has no leader of the partition, or this broker hosts no replica of the partition any more.
     IDLE = "idle"
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -62,7 +62,9 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AppendMarkers(Struct, frozen=True, kw_only=True, gc=False):
-    """Append a control batch for each transaction marker. The host reports MarkersAppended before any other event."""
+    """Append a control batch for each transaction marker. The host reports MarkersAppended, AppendRefused or
+    StorageFailed before any other event.
+    """
 
     base_offset: Offset
     leader_epoch: LeaderEpoch

@@ -13,8 +13,8 @@
 - From the controller: IsrChangeResponded. From the clock: Tick, LeaderStalled.
 
 Times are ms of CLOCK_BOOTTIME, which the host reads: CLOCK_MONOTONIC stops while the machine is suspended, so a lease
-measured with it would not expire in that time. Range ends are exclusive. README.md beside this file lists the rules (R1
-..).
+measured with that clock would not expire meanwhile. Range ends are exclusive. README.md beside this file lists the
+rules (R1 ..).
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     is_recovering: bool
     brokers: tuple[BrokerView, ...]
     is_fsync: bool = False  # durability=fsync: only synced records count as stored
-    flush_messages: int = (
-        OFFSET_MAX  # flush.messages: a sync starts when this many records are unsynced
-    )
+    # flush.messages: a sync starts when this many records are unsynced.
+    flush_messages: int = OFFSET_MAX
     flush_ms: int = OFFSET_MAX  # flush.ms: the longest time that a record may stay unsynced
 
 

@@ -1,6 +1,6 @@
 """The follower: the work of a replica while it follows one leader in one leader epoch.
 
-    DETACHED --SessionReady, or the retry's time--> ATTACHING --Attached--> STREAMING
+    DETACHED --SessionReady, or the retry is due--> ATTACHING --Attached--> STREAMING
        ^                                             |     ^                   |
        |                                    Diverged,|     |Truncated,         |Data that does
        |                                Snapshotless v     |LogReset           |not fit
@@ -9,18 +9,18 @@
 
 A follower starts without truncating anything (rule R2): only the leader knows where the two logs diverge, and the
 leader reports it in the response to an Attach (rule R4). In the phase CUTTING a TruncateTo or ResetLog is in progress.
-Until it ends, nothing else changes the log, a change of role waits (replica.py), and the follower only records which
-session opened or closed.
+Until that effect has completed, nothing else changes the log, a change of role waits (replica.py), and the follower
+only records which session opened or closed.
 
 Invariants:
 
 - The log end rises only by Data that arrives in STREAMING, in this session and leader epoch, with the log end as its
-  base offset (rule R5). It falls only after a response to the Attach that reported the current log end.
+  base offset (rule R5). The log end falls only after a response to the Attach that reported the current log end.
 - The high watermark never passes the log end, and falls only together with it.
 - The follower acknowledges nothing until the leader has responded with Attached in this epoch.
 
 What cannot happen: a gap in the log, or a batch of one lineage after records of another. A Data message that was
-delayed until after another Attach has a different base offset, or arrives in a different phase.
+delayed until after another Attach has a different base offset, or arrives in a different phase, so it is not appended.
 """
 
 from __future__ import annotations

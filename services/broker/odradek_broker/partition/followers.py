@@ -35,11 +35,11 @@ class FollowerProgress:
     caught_up_at_ms: int
     join_wait: JoinWait
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # the follower's broker epoch in the image
-    is_live: bool = False  # whether the image shows it as not fenced
+    is_live: bool = False  # whether the image shows the broker as not fenced
     # Whether the broker is live and not shutting down, so that it may join the ISR.
     is_eligible: bool = False
-    session: FollowerSession | None = None  # the session in which it is attached
-    life: BrokerEpoch = NO_BROKER_EPOCH  # the broker epoch in the follower's last Attach
+    session: FollowerSession | None = None  # the session in which the follower is attached
+    attached_epoch: BrokerEpoch = NO_BROKER_EPOCH  # the broker epoch in the follower's last Attach
     attach_seq: int = 0  # the number of the follower's last Attach
     ack_to: Offset = UNKNOWN
     is_fsync: bool = False  # whether only synced positions count
@@ -65,16 +65,16 @@ class FollowerProgress:
         if not self.is_eligible:
             self.join_wait.end()
         self.broker_epoch = broker.broker_epoch
-        if self.life < broker.broker_epoch:
+        if self.attached_epoch < broker.broker_epoch:
             self._forget()
 
-    def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """Record an Attach of a broker process with the broker epoch `life`. Return False if the leader must ignore the
+    def hear(self, broker_epoch: BrokerEpoch, attach_seq: int) -> bool:
+        """Record an Attach of a broker process with that broker epoch. Return False if the leader must ignore the
         Attach, because a later one arrived before it in another stream.
         """
-        if life == self.life and attach_seq <= self.attach_seq:
+        if broker_epoch == self.attached_epoch and attach_seq <= self.attach_seq:
             return False
-        self.life, self.attach_seq = life, attach_seq
+        self.attached_epoch, self.attach_seq = broker_epoch, attach_seq
         self._forget()
         return True
 
@@ -249,8 +249,8 @@ class Followers:
 
     def lowest_start(self, own_start: Offset, electable: Set[BrokerId]) -> Offset:
         """Return the lowest log start offset of the leader and of the followers that may be elected, are live or are
-        attached. A follower that is none of these receives the leader's log start when it attaches, which is before it
-        can be in sync.
+        attached. A follower that is none of these receives the leader's log start when it attaches, before it can
+        join the ISR.
         """
         starts = [
             follower.log_start

@@ -7,8 +7,8 @@ response is still in transit; without waiting for that replica, the leader would
 lacks. A member that the change removes still counts, because the controller may not have accepted the change.
 
 The high watermark does not move while the committed ISR is smaller than min.insync.replicas. Replicas that left the ISR
-below that size are eligible leaders (ELR, KIP-966), and they have everything below the high watermark only because it
-has not moved since.
+below that size are eligible leaders (ELR, KIP-966), and they have everything below the high watermark only because the
+high watermark has not moved since.
 
 A follower may join the ISR once it has reached the high watermark, but a follower is always a round trip behind the
 leader's log end. If the leader is alone in the ISR, the high watermark is the log end, so a follower that keeps up
@@ -17,9 +17,9 @@ could join only by luck. So the high watermark waits for the follower: it does n
 it, which takes one more round trip. (Kafka: Partition.maybeIncrementLeaderHW waits for caught-up replicas that are
 eligible to join.) Waiting is always safe, because it only keeps the high watermark lower.
 
-Waiting adds to the latency of acks=all, so the leader waits only for a follower that would stay in the ISR. The measure
-is the *round*: the time from a Data message to the acknowledgement of everything that the log contained when the
-message was sent.
+Waiting adds to the latency of acks=all, so the leader waits only for a follower that would stay in the ISR after it has
+joined. The measure is the *round*: the time from a Data message to the acknowledgement of everything that the log
+contained when the message was sent.
 
 - A round longer than half of `replica.lag.time.max.ms` is too slow: up to two rounds may pass between two moments at
   which the follower is known to be caught up (rule R10), so it would leave the ISR again.
@@ -29,9 +29,9 @@ message was sent.
   follower's normal pace. (Ongaro's thesis, section 4.2.1, adds Raft servers by rounds.)
 
 A wait ends when the leader proposes to add the follower, when the follower detaches or may no longer join, and at the
-latest after twice the round, but not before ROUND_FAST_MS. After a wait that ran out, the next wait for the same
-follower can begin only after `replica.lag.time.max.ms`, so a follower that stops whenever the leader waits for it
-delays acks=all only for a small part of the time.
+latest after the time of two rounds, or after ROUND_FAST_MS if that is longer. After a wait that ran out, the next wait
+for the same follower can begin only after `replica.lag.time.max.ms`, so a follower that stops whenever the leader waits
+for it delays acks=all only for a small part of the time.
 """
 
 from __future__ import annotations

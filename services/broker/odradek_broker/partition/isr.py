@@ -6,15 +6,15 @@
        that may pass       v  |
                         WITHDRAWING (a proposal of the committed ISR itself)
 
-One change is pending at a time (rule R16). Only the image ends it, in the order of the feed (rule R18). A refusal does
-not end it, because a refusal is about one copy of the proposal, while another copy, sent again after a time-out, may
-still be in transit and be accepted later.
+One change is pending at a time (rule R16). Only the image ends the change, in the order of the metadata feed (rule
+R18). A refusal does not end the change, because a refusal is about one copy of the proposal, while another copy, sent
+again after a time-out, may still be in transit and be accepted later.
 
 - INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH say that the partition epoch has risen, perhaps because the first copy
   of this very proposal was accepted. The image with the new epoch will arrive.
-- INELIGIBLE_REPLICA may pass when the broker is unfenced, so an older copy could still be accepted then. To void all
-  copies, the leader proposes the committed ISR unchanged; when the controller accepts that, the partition epoch rises,
-  and every older copy is void.
+- INELIGIBLE_REPLICA may be temporary: when the broker is unfenced, the controller could still accept an older copy. To
+  void all copies, the leader proposes the committed ISR unchanged; when the controller accepts that, the partition
+  epoch rises, and every older copy is void.
 - Any other result (no response, NOT_CONTROLLER) leaves the outcome open, and the leader sends the same proposal again.
 
 Invariant: a replica that can be elected cleanly, now or through a proposal in transit, is in the maximal ISR.
@@ -127,7 +127,7 @@ class Isr:
 
 @lru_cache(maxsize=MEMBERS_CACHED_MAX)
 def members(brokers: tuple[BrokerId, ...]) -> frozenset[BrokerId]:
-    """Return the brokers as a set. Partitions with the same ISR share it, because a set takes 216 bytes."""
+    """Return the brokers as a set. Partitions with the same ISR share one set, because a set takes 216 bytes."""
     return frozenset(brokers)
 
 

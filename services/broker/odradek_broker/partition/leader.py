@@ -187,9 +187,9 @@ class Leader:
     def begin_lone(
         self, acks: int, producer: ProducerBatch | None, expected_leader_epoch: int
     ) -> Offset | None:
-        """Begin an append to which the caller responds (`Produces.begin_lone`); None: pass the request as an event."""
-        held_back = self._followers.counted or self._log.is_fsync or self.isr.is_under_min
-        if acks == -1 and held_back:
+        """Begin an append after which the host responds (`Produces.begin_lone`); None: pass the request as an event."""
+        must_wait = self._followers.counted or self._log.is_fsync or self.isr.is_under_min
+        if acks == -1 and must_wait:
             return None
         return self._produces.begin_lone(producer, expected_leader_epoch)
 
@@ -238,7 +238,7 @@ class Leader:
         )
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """Respond to requests with acks=0 or 1, because their batches are in the log. Others keep waiting."""
+        """Respond to requests with acks=0 or 1, because their batches are in the log; acks=all keeps waiting."""
         self._followers.appended(self._log.log_end, now_ms)
         effects = self._produces.appended(end_offset)
         self._advance(effects)
@@ -260,9 +260,8 @@ class Leader:
         return effects
 
     def on_append_refused(self) -> list[Effect]:
-        """Fail the requests of the refused append, and those to be appended after it. Without the marker of an orphaned
-        transaction a batch would join that transaction, and without the batch before it a batch would leave a sequence
-        gap.
+        """Fail the requests of the refused append, and those to be appended after it. Otherwise a later batch could
+        join an orphaned transaction whose marker was refused, or leave a gap in the producer's sequence numbers.
         """
         return [*self.on_append_failed(), *self._gate.fail_ready(ErrorCode.KAFKA_STORAGE_ERROR)]
 
@@ -330,7 +329,7 @@ class Leader:
         # This leader's image may be older than the one that made the sender a replica.
         if follower is None:
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
-        if session.broker_epoch < max(follower.broker_epoch, follower.life):
+        if session.broker_epoch < max(follower.broker_epoch, follower.attached_epoch):
             return [self._refusal(session, event.attach_seq, ErrorCode.STALE_BROKER_EPOCH)]
         self._followers.note_caught_up(self._log.log_end, now_ms)
         if not follower.hear(session.broker_epoch, event.attach_seq):

@@ -1,6 +1,6 @@
 """The offsets of a replica's log, without the log itself: log start <= high watermark <= log end.
 
-The offsets move when the replica's host reports that the disk has finished; this file reads no file. Between a
+The offsets move when the replica's host reports that the disk has finished; this module does no I/O. Between a
 TruncateTo or ResetLog and the event that reports its end, the log is *being cut*: nothing may be appended, and a change
 of role waits.
 """
@@ -38,16 +38,15 @@ class LogPositions:
     high_watermark: Offset
     epochs: LeaderEpochs
     is_fsync: bool = False  # durability=fsync: `position` is the synced end
-    unsynced_max: int = (
-        OFFSET_MAX  # a sync starts at this many unsynced records; 1 with durability=fsync
-    )
+    # A sync starts at this many unsynced records; 1 with durability=fsync.
+    unsynced_max: int = OFFSET_MAX
     # flush.ms: the longest time that a record may stay unsynced.
     flush_ms: int = OFFSET_MAX
     # The time at which `is_flush_due` first saw unsynced records; None: it has seen none since the last sync.
     unsynced_since_ms: int | None = None
     is_syncing: bool = False
     cutting_to: Offset | None = None
-    is_reset: bool = False  # whether `cutting_to` is of a ResetLog instead of a TruncateTo
+    is_reset: bool = False  # whether `cutting_to` belongs to a ResetLog instead of a TruncateTo
 
     @classmethod
     def at_open(cls, log: LogAtOpen) -> LogPositions:
@@ -131,7 +130,7 @@ class LogPositions:
         self.log_start = self.log_end = self.durable_end = self.high_watermark = first_offset
 
     def advance_start(self, log_start: Offset) -> bool:
-        """Raise the log start offset, but not above the high watermark. Returns whether it rose."""
+        """Raise the log start offset, but not above the high watermark. Return whether the offset rose."""
         log_start = min(log_start, self.high_watermark)
         if log_start <= self.log_start:
             return False

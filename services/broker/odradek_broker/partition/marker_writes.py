@@ -4,8 +4,8 @@ response.
     request --> AppendMarkers --> appended --> waits for the high watermark --> response
        +--> a marker is refused and not written
 
-The markers of one request are one append. For a coordinator, NONE proves that its marker can no longer be lost, so the
-response waits for the high watermark, like that of a produce with acks=all.
+The markers of one request are one append. The response NONE tells a coordinator that its marker can no longer be lost,
+so the response waits for the high watermark, like that of a produce with acks=all.
 
 A marker is refused
 
@@ -14,10 +14,11 @@ A marker is refused
   epoch. So a late marker of a deposed coordinator cannot end a transaction that the deposed coordinator does not know.
   If this broker knows no newer coordinator, the late marker does no harm: the new coordinator sends the same marker,
   because the decision was committed before any marker was sent.
-- if its producer epoch is older than the one in the log. With KIP-890 each transaction has its own producer epoch, and
-  its marker has the next epoch (`is_bumped`). A marker with that next epoch may be a duplicate. If no transaction is
-  open, the duplicate is appended again, and when it is committed, the first copy is committed too. If a transaction is
-  open, it is a later one, and the duplicate is refused because it must not end that transaction.
+- if the marker's producer epoch is older than the one in the log. With KIP-890 each transaction has its own producer
+  epoch, and the transaction's marker has the next epoch (`is_bumped`). A marker with that next epoch may be a
+  duplicate. If no transaction is open, the duplicate is appended again, and when it is committed, the first copy is
+  committed too. If a transaction is open, that transaction is a later one, so the duplicate is refused, because it must
+  not end that transaction.
 
 A leader also ends a transaction whose marker was lost: when its producer begins a later transaction (`end_orphan`), or
 when no coordinator knows the transaction any more (`end_hanging`). The leader's own markers have the producer epoch of
@@ -110,7 +111,7 @@ class MarkerWrites:
         self._producers = producers
         self._coordinators = coordinators
         self._is_appending = False
-        self._appending: _Write | None = None  # None while the leader appends a marker of its own
+        self._appending: _Write | None = None  # None also while the leader appends its own marker
         self._waiters: list[_Write] = []  # in the order of their end offsets
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@
 At most one Append is in progress, and the host reports its end before any other event, so offsets need not be reserved.
 Requests that arrived together share one Append; each of them is checked and gets a response by itself.
 
-The producer state decides whether a batch is new, a duplicate or out of order. It belongs to the log
+The producer state decides whether a batch is new, a duplicate or out of order. This state belongs to the log
 (`odradek_broker.log.producer_state`): every replica records the headers of the batches that it appends, rolls back with
 a truncation and rebuilds the state from a snapshot and the log, so a new leader has the same state as the one before.
 The response to a duplicate waits for the high watermark like the response to the first copy, because an earlier
@@ -113,7 +113,7 @@ class ProducerSequences(Protocol):
 
 _ALL: Final = -1
 _NONE: Final = ErrorCode.NONE
-# The type makes it an object with an identity in compiled code, too: a tuple of known length has none there.
+# The declared type lets compiled code compare this tuple with `is`: a tuple type of known length has no identity there.
 _LONE: Final[tuple[ProduceRequested, ...]] = (
     ProduceRequested(request_id=0, record_count=0, acks=1, deadline_ms=0, producer=None),
 )
@@ -327,7 +327,7 @@ class _Waiter(Value, frozen=True):
 class ProduceWaiters:
     """Requests with acks=all that wait for the high watermark, in the order of their end offsets.
 
-    The broker bounds the number of requests that it accepts at once, and so the number of these.
+    The broker bounds the number of requests that it accepts at once, and so the number that wait.
     """
 
     __slots__ = ("_added", "_leader_epoch", "heap")
@@ -336,8 +336,8 @@ class ProduceWaiters:
         self._leader_epoch = leader_epoch
         self.heap: list[tuple[Offset, int, _Waiter]] = []
         self._added = 0
-        """The number of requests added so far. It keeps requests with equal end offsets in the order in which they
-        came.
+        """The number of requests added so far. As a part of each heap entry, it keeps requests with equal end offsets
+        in the order of their arrival.
         """
 
     def __len__(self) -> int:

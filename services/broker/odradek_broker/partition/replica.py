@@ -4,7 +4,7 @@
     any role -- StorageFailed, BugFound --> FAILED      until the broker restarts
     any role -- PartitionRemoved --> IDLE               for good: the topic was deleted
 
-The metadata image decides the role. The replica applies the states of the image in the order of the metadata feed, and
+The metadata image decides the role. The replica applies the partition's states in the order of the metadata feed, and
 ignores a state with a lower partition epoch. Each higher leader epoch gets a new `Leader` object, even when the same
 broker leads again, because a leader's knowledge of its followers is valid in one epoch only.
 
@@ -113,13 +113,11 @@ class Replica:
         self._producers = producers
         self._attach_seqs = attach_seqs
         self._coordinators = coordinators if coordinators is not None else CoordinatorEpochs()
-        self._guards: Iterator[int] | None = (
-            None  # numbers the transaction registrations in all leader epochs
-        )
+        # Numbers the transaction registrations in all leader epochs.
+        self._guards: Iterator[int] | None = None
         self._parked: PartitionChanged | None = None
-        self._brokers: tuple[
-            BrokerView, ...
-        ] = ()  # partitions with the same brokers share the tuple
+        # Partitions with the same brokers share this tuple.
+        self._brokers: tuple[BrokerView, ...] = ()
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Handle an event and return its effects, which the host carries out in this order before the next event.
@@ -523,6 +521,7 @@ class Replica:
         return ErrorCode.NONE if in_isr and self.is_streaming else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+# Any: each handler takes the event class of its own key in `_HANDLERS`, which the type of a dict cannot express.
 _Handler: TypeAlias = Callable[[Replica, Any, int], Sequence[Effect]]
 
 
@@ -546,7 +545,6 @@ def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _H
     return handler
 
 
-# Any: each handler takes the event class of its own key, which the type of a dict cannot express.
 def _updated(
     known: tuple[BrokerView, ...], newer: tuple[BrokerView, ...]
 ) -> tuple[BrokerView, ...]:

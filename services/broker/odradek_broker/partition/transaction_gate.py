@@ -5,7 +5,7 @@ confirms that the transaction is open.
        |
        +----> waits --> RegisterTransaction --> TransactionVerified, confirmed --> appended, with all batches behind it
                            ^                        +--> a final error --> refused
-                           +--- a marker came, or no coordinator could say --+--> deadline --> NOT_ENOUGH_REPLICAS
+                           +--- a marker came, or no coordinator could decide --+--> deadline --> NOT_ENOUGH_REPLICAS
 
 Without the gate, a batch that arrives after the marker of its transaction (for example on an old connection) would open
 a transaction that nobody ends, and read_committed consumers would stop before it for ever.
@@ -14,8 +14,8 @@ In a partition, each producer has at most one *registration* (a RegisterTransact
 Further batches of the producer wait behind the first one, at most `HELD_MAX` batches in all; other producers are not
 affected. A registration has a number, its *guard*. A marker of the producer voids the registration, and so does the end
 of the leader epoch: a confirmation says that the transaction was open when the coordinator decided, and the marker says
-that it has ended since. Waiting batches of the ended transaction are then refused, and those of the next transaction
-are registered again.
+that the transaction has ended since. Waiting batches of the ended transaction are then refused, and those of the next
+transaction are registered again.
 
 A confirmation by a coordinator that is known to be deposed counts as no response. A confirmation may also show that a
 marker is lost: if a transaction of an older epoch of the same producer is still open in the log, its coordinator ended
@@ -248,8 +248,9 @@ class TransactionGate:
         producer epoch `last_epoch`.
 
         Those batches belong to the transaction that the marker ends, because the next transaction begins only when this
-        marker is committed. They must not be registered again: clients of the older protocol keep their epoch, so the
-        coordinator could mistake them for batches of the next transaction.
+        marker is committed. They must not be registered again: clients of the older protocol keep their producer epoch
+        from one transaction to the next, so the coordinator could take these batches for batches of the next
+        transaction.
         """
         waiting = self._waiting.get(producer_id)
         if waiting is None:

@@ -24,7 +24,7 @@ class Lineage(Enum):
 
     # The follower's log is a prefix of the leader's log, so the leader sends batches from the follower's log end on.
     SHARED = "shared"
-    GONE = "gone"  # the leader's log lacks the records that the follower needs, or their epoch
+    GONE = "gone"  # the leader's log lacks the records that the follower needs, or shares no epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ def attach_response(
 
 
 def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
-    """Return where the follower truncates: the end of the records of `divergence.epoch` that both logs have.
+    """Return the offset to which the follower truncates: the end of the records of `divergence.epoch` that both logs
+    have.
 
     The offset may be below the follower's log start; then the follower deletes its log and starts an empty one.
     """
@@ -108,7 +109,7 @@ def _end_of(log: LogPositions, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]
     """Return the log's largest epoch at or below `epoch`, and the exclusive end of that epoch; None if there is none.
 
     `LeaderEpochs.end_of`, which is for responses to clients, gives other results for two inputs, as Kafka does. In this
-    function an epoch below all others has no end, and an epoch above the latest one has the end of the latest, because
+    function an epoch below all others has no end, and an epoch above the latest one counts as the latest, because
     a follower's log may have epochs above all of the leader's.
     """
     epochs = log.epochs
