@@ -199,7 +199,7 @@ def run(pipeline: Pipeline, settings: Namespace) -> int:
         if pipeline.is_batch:
             return _run_batch(pipeline, spark, settings, stopping)
         return _follow(pipeline.start(spark, settings), stopping)
-    except Exception as error:  # the main function of the process
+    except Exception as error:  # any error ends the process, with the reason on standard error
         print(f"{pipeline.name} failed: {reason_of(error)}", file=sys.stderr)
         _say("failed")
         return 1

@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["DefaultSource", "LagListener", "session", "write_step"]
 
 
-def __getattr__(name: str) -> Any:  # Any, because it may be any object of the package
+def __getattr__(name: str) -> Any:  # Any, because the attribute may be any object of the package
     if name == "DefaultSource":
         from pyspark_odradek.data_source import OdradekDataSource
 

@@ -191,7 +191,7 @@ class OdradekBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's range. Spark calls this on an executor."""
-        # Imported here, because the module loads Arrow, which the driver does not need.
+        # The import is in this method, because the module loads Arrow, which the driver does not need.
         from pyspark_odradek.record_rows import read_range
 
         return read_range(partition, self._options, self._schema)

@@ -39,8 +39,8 @@ class Mutant:
 
     path: Path
     line: int
-    function: str  # the function or `Class.method` that it is in
-    function_line: int  # where that begins, its decorators included
+    function: str  # the function or `Class.method` that contains the change
+    function_line: int  # the line where the function begins, with its decorators
     text: str  # the whole line, without its indentation
     before: str
     after: str

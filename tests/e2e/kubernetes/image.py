@@ -158,7 +158,7 @@ class Stage:
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": BASE_PATH})
 
     def copied(self, root: Path) -> Stage:
-        """Return a stage that begins as a copy of this one."""
+        """Return a stage that begins as a copy of this stage."""
         root.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-a", "--reflink=auto", str(self.root), str(root)], check=True)
         return replace(

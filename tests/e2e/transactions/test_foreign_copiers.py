@@ -90,7 +90,7 @@ def assert_copied_once(cluster: EmbeddedCluster, name: str, log: Path, command: 
                     copier.kill()
                     copier.wait()
                     copier = start()
-                # Kafka's copier ends with 0 when it has copied what there was at its start.
+                # Kafka's copier ends with 0 when it has copied the records that existed at its start.
                 assert copier.poll() in (None, 0, GAVE_UP), last_words
                 if copier.poll() is not None and len(seen) < fed:
                     copier = start()

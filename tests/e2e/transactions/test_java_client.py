@@ -71,7 +71,7 @@ def test_the_java_producer_commits_many_transactions(
     print(f"{runs} processes, {brokers.count} brokers killed")
     numbers = read(bootstrap, name, runs * RECORDS, isolation="read_committed")
     assert Counter(numbers) == {b"%d" % number: runs for number in range(RECORDS)}
-    # The commit is answered before the coordinator has written that it is complete.
+    # The coordinator responds to a commit before it has written that the transaction is complete.
     eventually("complete", lambda: described(tools, name)["TransactionState"] == "CompleteCommit")
     # Each transaction has its own epoch, so the last epoch shows how many transactions there were.
     assert int(described(tools, name)["ProducerEpoch"]) > 10 * runs

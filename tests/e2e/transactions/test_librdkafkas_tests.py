@@ -39,7 +39,7 @@ def kafka_release(jars: Path, tmp_path: Path) -> Path:
     return folder
 
 
-# They create topics of three replicas.
+# librdkafka's tests create topics with three replicas.
 @pytest.mark.parametrize("cluster", [3], indirect=True, ids=["three brokers"])
 @pytest.mark.parametrize("kills", [False, True], ids=["", "while brokers are killed"])
 @pytest.mark.parametrize("number", ["0098", "0103", "0129"])

@@ -97,9 +97,8 @@ class RateLimits:
         self._per_second = per_second
         self._burst = burst
         self._clock_s = clock_s
-        self._buckets: OrderedDict[str, tuple[float, float]] = (
-            OrderedDict()
-        )  # (tokens, time of the last use)
+        # By name: the tokens of a bucket, and the time of its last use.
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -62,9 +62,8 @@ class RecordList(Generic[R]):
         if len(body) <= PIECE_BYTES:
             records = self._body.decode(bytes(body)).records
             return records
-        begin = start = (
-            end
-        ) = -1  # positions in `body`: the array begins, the next piece begins, a record ends
+        # Positions in `body`: where the array begins, where the next piece begins, and where the last record ends.
+        begin = start = end = -1
         for place in cuts(body, record_bytes_max):
             if place is None:
                 await asyncio.sleep(0)

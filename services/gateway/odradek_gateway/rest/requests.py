@@ -300,9 +300,8 @@ def _whole_number(text: str) -> int:
 
 
 async def _cluster(request: Request) -> ClusterAccess:
-    return cluster_of(
-        request
-    )  # this is a coroutine, because FastAPI would run a plain function in a thread
+    # `_cluster` is a coroutine, because FastAPI would run a plain function in a thread.
+    return cluster_of(request)
 
 
 Cluster = Annotated[ClusterAccess, Depends(_cluster)]

@@ -175,7 +175,7 @@ class Instance:
         return time.monotonic() - self.used_at_s
 
     def used(self) -> None:
-        """Set the time of the last use to now, at the beginning and at the end of each request."""
+        """Set the time of the last use to now. Each request calls this method when it begins and when it ends."""
         self.used_at_s = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -258,7 +258,7 @@ class Instance:
         elif spec.partitions:
             names = [TopicPartition(topic, index) for topic, index in spec.partitions]
             committed = await self.client.admin.group_offsets(spec.group, names)
-            # The instance may have been closed during the call, and then nobody would close a new consumer.
+            # If the instance was closed during this call, no code would close the consumer that is created next.
             self._require_open()
             consumer = self.client.consumer(
                 auto_offset_reset=reset,
