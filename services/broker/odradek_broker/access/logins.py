@@ -32,7 +32,7 @@ class Logins:
 
         logins = CounterMetricFamily(
             "odradek_broker_logins",
-            "Logins by SASL, by mechanism and result; the mechanism is empty if it is not offered",
+            "Logins by SASL, by mechanism and result; the mechanism is empty if the client chose none that is offered",
             labels=["mechanism", "result"],
         )
         for (mechanism, result), count in self.counts.items():

@@ -163,7 +163,7 @@ class HostedShard(Generic[Shard]):
 
     def _failed(self, error: Exception) -> None:
         _log.error(
-            "Coordinator failed on an internal error; it will be loaded again",
+            "Coordinator shard failed on an internal error; the shard will be loaded again",
             exc=error,
             partition=self.partition,
         )
