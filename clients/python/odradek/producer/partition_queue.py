@@ -283,13 +283,13 @@ class PartitionQueue:
 
     @property
     def is_retrying(self) -> bool:
-        """Whether the oldest batch was sent before, so that the next batch must wait until it is done."""
+        """Whether the oldest batch that is not done was sent before, so that batches are sent one at a time."""
         oldest = self.in_flight[0].attempt > 1 if self.in_flight else False
         return oldest or bool(self.waiting and self.waiting[0].attempt)
 
     @property
     def sent_since_oldest(self) -> int:
-        """The number of batches in flight, and of the batches behind the oldest of them that are done already."""
+        """The number of batches sent since the oldest batch in flight, which counts, too. Some may already be done."""
         return self._sent_count - self.in_flight[0].send_index if self.in_flight else 0
 
     def send_next(self) -> None:
