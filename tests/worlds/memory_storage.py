@@ -32,7 +32,8 @@ class Inode:
         self.modified_ms = modified_ms
         self.data = bytearray()
         self.durable = b""
-        self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes), or a new size
+        # (position, bytes) of a write, or (size, None) of a truncation
+        self.changes: list[tuple[int, bytes | None]] = []
         self.locked_by: MemoryFile | None = None
         self.handles: set[MemoryFile] = set()  # the open handles of this file
         self.is_lossy = False  # changes were not written back, and no later sync will write them

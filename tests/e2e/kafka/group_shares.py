@@ -45,4 +45,4 @@ def _until_owned(members: Sequence[Member], shares: list[int]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while (owned := sorted(member.owned for member in members)) != shares:
         assert time.monotonic() < deadline, owned
-        time.sleep(0.05)  # another thread's or process's state
+        time.sleep(0.05)  # poll the state of another thread or process

@@ -150,7 +150,7 @@ def until_shared(ledger: Ledger, members: list[MemberThread], partitions: int) -
         shares = ledger.shares()
         if set(shares) == names and sum(shares.values()) == partitions:
             return
-        time.sleep(0.05)  # another thread's state
+        time.sleep(0.05)  # poll the state of another thread
     raise AssertionError(f"{ledger.shares()} of {partitions} by {names}")
 
 
@@ -160,4 +160,4 @@ def until_read(ledger: Ledger, numbers: set[int]) -> None:
     while numbers - ledger.read.keys():
         missing = numbers - ledger.read.keys()
         assert time.monotonic() < deadline, f"{len(missing)} were not read: {sorted(missing)[:9]}"
-        time.sleep(0.05)  # another thread's state
+        time.sleep(0.05)  # poll the state of another thread

@@ -122,7 +122,7 @@ def seconds_until_settled(members: list[Member], began_s: float) -> float:
         owned = [member.owned for member in members]
         if sorted(map(len, owned)) == shares and len(set().union(*owned)) == PARTITIONS:
             return time.monotonic() - began_s
-        time.sleep(0.01)  # other processes' state
+        time.sleep(0.01)  # poll the state of other processes
     raise AssertionError(f"not settled: {[member.owned for member in members]}")
 
 

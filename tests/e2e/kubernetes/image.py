@@ -30,7 +30,7 @@ LIBRARIES = (
     "ca-certificates,libssl3,libffi8,libsqlite3-0,zlib1g,libbz2-1.0,liblzma5,libreadline8,"
     "libncursesw6,libexpat1,libuuid1"
 )
-# What the official images of Debian and Python leave out.
+# Folders and files that the official images of Debian and Python do not have.
 _LEFT_OUT = ("usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man")
 _LEFT_OUT_OF_PYTHON = ("__pycache__", "*.a", "test", "tests", "idle_test", "site-packages")
 _BORROWED = ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt")

@@ -28,7 +28,7 @@ INTERNAL_PARTITIONS = 5
 PARTITIONS = 3
 ROUND_ORDERS = 300  # copied after a kill before the next
 BATCH = 20
-QUIET_S_MAX = 90.0  # without a copied order: the longest time-out and 30 s
+QUIET_S_MAX = 90.0  # longest time without a copied order: the longest time-out and 30 s
 
 
 @pytest.fixture(scope="module")
