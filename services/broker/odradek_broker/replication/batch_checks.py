@@ -7,8 +7,8 @@ Batches are decompressed and read only on compacted topics, where a record witho
 lost, and to find the records because of which a batch is refused. A client can make decompression expensive: a batch of
 61 KB may expand to 60 MiB. So `RecordChecks` reads only small batches on the event loop (`SMALL_*`). Other batches are
 read on disk threads, one check at a time for the whole broker, so that the other threads stay free for the disk.
-Partitions take turns, and each keeps the order of its produces. The size to which the batches of one produce may expand
-is bounded (`expanded_bytes_max`).
+Partitions take turns, and each partition's produces keep their order. The size to which the batches of one produce may
+expand is bounded (`expanded_bytes_max`).
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def check_client_batches(
             return BatchRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a batch of {end - position} bytes is larger than max.message.bytes"
-                f" ({config.max_message_bytes}): send smaller batches, or raise it for the topic",
+                f" ({config.max_message_bytes}): send smaller batches, or raise this limit of the topic",
             )
         if crc32c(view[position + ATTRIBUTES_AT : end]) != crc:
             return _corrupt(position, "the CRC32C is wrong")
@@ -295,7 +295,7 @@ class ScannedBatches(Value, frozen=True):
 def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> ScannedBatches:
     """Read the headers and check the CRCs of batches that a leader sent. This never raises.
 
-    The first batch may begin below `base_offset` if it ends above it.
+    The first batch may begin below `base_offset` if it ends above that offset.
     """
     size_bytes = len(records)
     view = memoryview(records)
@@ -462,7 +462,7 @@ class _Check:
             self.refused = BatchRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the batches expand to more than {self.bytes_max} bytes, {EXPANSION_MAX} times"
-                f" max.message.bytes: send smaller batches, or raise it for the topic",
+                f" max.message.bytes: send smaller batches, or raise this limit of the topic",
             )
 
 

@@ -112,7 +112,7 @@ class Produce(Mutable):
 class ProduceTurns:
     """Lets small produces to one partition that arrive in one turn of the event loop share an append.
 
-    Waiting for the end of the turn only delays a produce if no other arrives with which it can share an append. So
+    Waiting for the end of the turn only delays a produce if no other produce arrives for the same partition. So
     after a turn in which no two produces were for the same partition, the next `at_once_max` produces of the broker are
     appended when they arrive.
     """

@@ -31,9 +31,10 @@ class TopicTraffic:
 
 
 class Traffic:
-    """The traffic by topic. The replicas of a topic share one TopicTraffic, which ends with the last of them.
+    """The traffic by topic. The replicas of a topic share one TopicTraffic, which is deleted with the last of these
+    replicas.
 
-    At most TOPICS_MAX topics are counted apart, so that the metrics stay small; the others share one.
+    At most TOPICS_MAX topics are counted separately, so that the metrics stay small; the others share one TopicTraffic.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Traffic:
         return traffic
 
     def items(self) -> list[tuple[str, TopicTraffic]]:
-        """Return the traffic by topic. OTHER_TOPICS, for those that are not counted apart, is there once it has any."""
+        """Return the traffic by topic. OTHER_TOPICS, the sum of the others, is included if it is not zero."""
         others = self._others
         more = [(OTHER_TOPICS, others)] if others.bytes_in or others.bytes_out else []
         return [*self._by_topic.items(), *more]

@@ -2,16 +2,18 @@
 
 A transaction hangs when its marker was lost, by an unclean election or a loss of power, and its producer begins no
 other transaction in this partition. Consumers with read_committed then never read past the transaction, and retention
-stops. A partition leader asks about each transaction that has been open for longer than any transaction timeout allows.
+stops. A partition leader asks the coordinators about each transaction that has been open for longer than any
+transaction timeout allows.
 
     open for too long --> ask every coordinator --> one says LIVE, or does not respond --> ask again at a later check
                                    +--> COMMITTED or ABORTED, or nobody knows it --> the leader writes a marker
 
-Only the responses of all partitions of `__transaction_state` are a proof, because a transactional id cannot be derived
-from a producer id. No batch is appended without a committed registration. So a coordinator that has loaded its state,
-and does not know the transaction, has completed it or has deleted its transactional id since: no marker is on its way.
-The producer may return between the question and the marker. In that case its entry in the log's producer state has
-changed, or one of its batches waits for a coordinator, and the leader writes no marker.
+Only the responses of the coordinators of all partitions of `__transaction_state` prove that a transaction hangs,
+because a transactional id cannot be derived from a producer id. No batch is appended without a committed registration.
+So a coordinator that has loaded its state, and does not know the transaction, has completed it or has deleted its
+transactional id since: no marker is on its way. The producer may return between the request to the coordinators and the
+marker. In that case its entry in the log's producer state has changed, or one of its batches waits for a coordinator,
+and the leader writes no marker.
 
 In `__consumer_offsets` a marker also decides which offsets are committed, so the group coordinator writes the marker.
 In that topic the producer's guard (groups/pending_offsets.py) shows whether the producer has returned.
@@ -171,7 +173,7 @@ class HangingTransactions:
         """Return the transactions that have been open for `older_than_ms`, and what the coordinators respond about
         each.
 
-        With None, the transactions that have been open for longer than any transaction timeout. The time counts from
+        With None, return those that have been open for longer than any transaction timeout. The time counts from
         the moment when this broker first saw a transaction, so the transaction may have been open for longer.
         """
         candidates = [
@@ -238,7 +240,7 @@ class HangingTransactions:
 
     def _next_of(self, old: Sequence[_Candidate]) -> Sequence[_Candidate]:
         """Return up to CHECKED_MAX of the transactions, from the end of the previous call's result on: the oldest
-        transactions may be long but healthy, and must not keep the others from being checked.
+        transactions may run long without hanging, and must not keep the others from being checked.
         """
         first = self._checked if self._checked < len(old) else 0
         self._checked = first + CHECKED_MAX

@@ -1,5 +1,5 @@
-"""The transactional requests of one replica. For the replica, its host asks transaction coordinators and writes
-markers. It logs markers that were lost, or that contradict the coordinator's decision.
+"""The transactional requests of one replica. The replica's host asks transaction coordinators and writes
+markers, and logs markers that were lost or that contradict the coordinator's decision.
 """
 
 from __future__ import annotations

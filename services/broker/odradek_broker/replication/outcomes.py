@@ -2,7 +2,7 @@
 
 Expected errors are values (`ErrorCode` in the outcome); an exception is an internal error.
 
-`Topic` is a TopicName or a TopicId (16 bytes); a dict contains each of the two.
+`Topic` is a TopicName or a TopicId (16 bytes). `PartitionTable` has one dict for names and one for ids.
 """
 
 from __future__ import annotations

@@ -176,9 +176,9 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         them on a disk thread.
 
         With `verify` the CRCs of bytes from the disk are checked, and a wrong CRC counts as damage of the replica.
-        Without it, the client must check them. With `may_send_files` a leader's bytes may stay in the page cache, as a
-        `file_slice`. A follower's bytes may not: its log can be truncated before they are sent, and the gate would not
-        notice that.
+        Without `verify`, the client must check the CRCs. With `may_send_files` a leader's bytes may stay in the page
+        cache, as a `file_slice`. A follower's bytes may not: its log can be truncated before they are sent, and the
+        gate would not notice that.
         """
         host = self.host
         if host.is_removed:
@@ -292,8 +292,8 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def _divergence(
         self, offset: Offset, last_fetched_epoch: LeaderEpoch
     ) -> tuple[LeaderEpoch, Offset] | None:
-        """Return the (epoch, end offset) at which the reader's log diverges from this log (KIP-595); None if it does
-        not.
+        """Return the (epoch, end offset) at which the reader's log diverges from this log (KIP-595); None if the logs
+        do not diverge.
         """
         log = self.host.log
         # If the reader's epoch is later than all epochs of this log, the logs diverge at the end of this log's latest

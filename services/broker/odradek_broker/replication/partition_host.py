@@ -70,7 +70,7 @@ _LOG_APPEND_TIME: Final = TimestampKind.LOG_APPEND_TIME
 _log = event_log(__name__)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # the simulator's
+@mypyc_attr(allow_interpreted_subclasses=True)  # the simulator has a subclass
 class PartitionHost:
     """One replica on this broker, with its log, and with the requests and streams that depend on the replica."""
 
@@ -112,7 +112,7 @@ class PartitionHost:
         self.log = log
         self.partition: TopicIdPartition = log.id
         self.watchers: dict[Watcher[PartitionHost], None] = {}  # in the order of registration
-        self.is_awake = False  # whether it receives Tick events
+        self.is_awake = False  # whether this host receives Tick events
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
@@ -474,7 +474,7 @@ class PartitionHost:
         self._streams.mark_due()
 
     def _append_failed(self, failure: LogFailed) -> None:
-        # Until the core knows how the append ended, it must not handle any other event.
+        # Until the replica knows how the append ended, it must not handle any other event.
         if isinstance(failure, StorageRefused) and self.log.is_intact:
             self._do(self.replica.step(ev.AppendRefused(), self._clock.boottime_ms()))
             return
@@ -513,7 +513,7 @@ class PartitionHost:
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
-            "Emptied the log, because the leader no longer has the records that would follow it",
+            "Emptying the log, because the leader no longer has the records that follow the log end",
             partition=str(self),
             start_offset=effect.start_offset,
             log_end_offset=self.log.log_end_offset,
@@ -563,7 +563,7 @@ class PartitionHost:
         if effect.is_bug:
             self._shared.partition_broke(self, effect.reason)
         elif self.log.is_intact:
-            # If a full disk left the log half written, it is not intact, and FullDisk opens it again.
+            # If a full disk left the log half written, the log is not intact, and FullDisk opens it again.
             self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:

@@ -59,7 +59,7 @@ TICK_MS: Final = 100
 TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
-BROKEN_MAX: Final = 100  # a heartbeat lists at most so many failed replicas
+BROKEN_MAX: Final = 100  # a heartbeat lists at most this many failed replicas
 T = TypeVar("T")
 _log = event_log(__name__)
 
@@ -152,7 +152,8 @@ class PartitionTable:
         self._loop = asyncio.get_running_loop()
         self.produce_turns = ProduceTurns(self._loop.call_soon, at_once_max)
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
-        self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
+        # Topics that metadata records deleted before `activate`.
+        self._deleted_before: set[TopicId] = set()
         # The directory calls this in the thread in which the disk failed.
         directory.on_failure = self._failed_in_some_thread
 
@@ -330,7 +331,7 @@ class PartitionTable:
     def _leave(
         self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
     ) -> None:
-        """Remove those of these replicas that exist. Delete their logs, or put the logs aside if there is a
+        """Remove the replicas with these keys, if they exist. Delete their logs, or put the logs aside if there is a
         `stray_reason`.
         """
         logs: list[PartitionLog] = []
@@ -429,7 +430,8 @@ class PartitionTable:
         """Report to the controller that this replica went offline after an internal error, so that another replica is
         elected.
 
-        If more than BROKEN_MAX replicas fail, the errors have a common cause, so the whole data directory goes offline.
+        If more than BROKEN_MAX replicas fail, the errors probably have a common cause, so the whole data directory goes
+        offline.
         """
         self._broken[host.partition] = None
         if len(self._broken) > BROKEN_MAX:
@@ -449,8 +451,8 @@ class PartitionTable:
             host.failed(reason)
 
     async def remake_broken(self) -> None:
-        """Create the hosts again whose logs a full disk has left half written, and those that it kept from being
-        created. Raises StorageFailed.
+        """Create again the hosts whose logs a full disk has left half written. Create the hosts that could not be
+        created while the disk was full. Raises StorageFailed.
         """
         for key, host in list(self.by_id.items()):
             if host.is_failed and not host.log.is_intact:
@@ -535,7 +537,9 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """Report a stall of the event loop to the leaders, so that they do not count it as lag of their followers."""
+        """Report a stall of the event loop to the leaders, so that they do not count the stall as lag of their
+        followers.
+        """
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
         # Leaders that sleep need no report, because all of their followers are caught up.
@@ -546,8 +550,8 @@ class PartitionTable:
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """Yield (partition, last epoch, log end) of those of these replicas that exist on this broker, for unclean
-        recovery.
+        """Yield (partition, last epoch, log end) for each of these partitions that has a replica on this broker, for
+        unclean recovery.
         """
         for topic_id, index in partitions:
             host = self.by_id.get((topic_id, index))

@@ -131,11 +131,13 @@ class ProduceCheck:
                     ErrorCode.MESSAGE_TOO_LARGE,
                     f"with compression.type={compression.name.lower()} of the topic, a batch has {len(batch)} bytes,"
                     f" more than max.message.bytes ({self._config.max_message_bytes}): send smaller batches, or raise"
-                    " it for the topic",
+                    " this limit of the topic",
                 )
             batches.append(batch)
             positions.append((size_bytes, count))
             size_bytes += len(batch)
-        self.records = bytearray().join(batches)  # a copy, because offsets and times are set in it
+        self.records = bytearray().join(
+            batches
+        )  # a copy, because offsets and times are written into it
         self.checked = CheckedBatches(tuple(positions), checked.record_count, checked.producer)
         return None

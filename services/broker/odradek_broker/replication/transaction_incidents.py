@@ -1,8 +1,8 @@
 """Counts and lists the damage to transactions that this broker found as a partition leader.
 
     torn       the transaction ended in this partition with another outcome than in its other partitions
-    orphaned   its marker was lost; the leader ended it when its producer began the next transaction
-    hanging    its marker was lost, and no coordinator would have sent it again; the leader ended it
+    orphaned   the marker was lost; the leader ended the transaction when its producer began the next one
+    hanging    the marker was lost, and no coordinator would have sent it again; the leader ended the transaction
 
 All of them are consequences of an unclean election, or of a loss of power of all replicas at once.
 """

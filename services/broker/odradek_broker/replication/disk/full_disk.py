@@ -2,7 +2,7 @@
 space.
 
     disk full     producers get KAFKA_STORAGE_ERROR, and each follower replica on this broker stops following at its
-                  next write. The controller learns `cannot_write` and elects leaders on other brokers where it can.
+                  next write. Heartbeats report `cannot_write`, and the controller elects other leaders where it can.
                   Partitions without another in-sync replica can still be read from this broker.
     space again   logs that were left half truncated are opened again, replicas that could not be created are
                   created, followers attach again, and the controller learns that the broker can write.

@@ -72,7 +72,8 @@ class Upkeep:
                     with host.guard():
                         job = log.begin_sync(full=True)
                 except StorageFailed as failure:
-                    # Either the directory is offline, and the next turn ends this task, or no file descriptor is free.
+                    # Either the directory is offline, and the next iteration ends this task, or no file descriptor is
+                    # free.
                     self._table.storage_failed(failure)
                     break
                 if job is not None:
@@ -121,7 +122,8 @@ class Upkeep:
     def _settled_ms(self) -> int:
         """Return the wall-clock time for deletion by age.
 
-        A jump of the clock forward counts only after a day: followers also delete what one broker deletes too early.
+        A jump of the clock forward counts only after a day, because followers also delete what their leader deletes
+        too early.
         """
         return self._settled.read(now_ms=self._clock.boottime_ms(), wall_ms=self._clock.wall_ms())
 

@@ -1,14 +1,14 @@
 """Assigns each partition that this broker follows to a stream to its leader, in one of two lanes.
 
 A lane is one of the two streams to a leader. A partition starts in the hot lane. If its Attached response shows that it
-is far behind, it moves to the catch-up lane, another connection with less credit, until it is close to the end of the
-log. So a broker that returns after an hour does not slow down the partitions that are in sync. The partition stays
-attached in the old lane until the stream of the new lane is open. The inbound rate of all catch-up lanes together can
-be limited (`follower.replication.throttled.rate`), also at run time.
+is far behind, it moves to the catch-up lane, another connection with less credit, until the partition is close to the
+end of the log. So a broker that returns after an hour does not slow down the partitions that are in sync. The partition
+stays attached in the old lane until the stream of the new lane is open. The inbound rate of all catch-up lanes together
+can be limited (`follower.replication.throttled.rate`), also at run time.
 
 To each live broker that shares a partition with this one, the stream of the hot lane stays open even while no partition
-uses it. So the connection exists before that broker becomes a leader, and before that broker reports that it is ready,
-it knows that its followers can reach it (`cluster/catch_up.py`). No stream is kept open to a broker that is down,
+uses it. So the connection exists before that broker becomes a leader, and that broker knows, before it reports that
+it is ready, that its followers can reach it (`cluster/catch_up.py`). No stream is kept open to a broker that is down,
 because this would only repeat failed attempts to connect.
 
 A change of the lane takes a round trip without data. Under load, this alone may put a partition further behind than the

@@ -51,8 +51,8 @@ class FollowerConnection(Protocol):
 class FollowerSessions:
     """Serves the leader's end of replication streams.
 
-    A follower has at most one session for partitions in sync and one to catch up. When it opens another session of the
-    same kind, the older one is closed.
+    A follower has at most one session for partitions in sync and one to catch up. When the follower opens another
+    session of the same kind, the older one is closed.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class FollowerSessions:
         return self._table.by_id.get((partition.topic_id, partition.partition))
 
     def _why_absent(self, partition: common_pb2.TopicIdPartition) -> ErrorCode:
-        # A follower may learn of a new topic before its leader does. It then attaches again later.
+        # A follower may learn of a new topic before its leader does. The follower then attaches again later.
         if partition.topic_id in self._table.image.topics:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_ID

@@ -1,9 +1,9 @@
 """The follower's end of one replication stream: to one leader, in one lane.
 
-It opens the stream, notifies its partitions that they may attach (SessionReady), and passes the leader's messages to
-them. It batches the partitions' messages: up to 64 attaches per message, and the latest ack of each partition once per
-turn of the event loop. When the stream breaks, it notifies the partitions and reconnects after 50-500 ms, or at once if
-the image has a change of the leader's broker.
+A FollowerStream opens the connection, notifies its partitions that they may attach (SessionReady), and passes the
+leader's messages to them. It batches the partitions' messages: up to 64 attaches per message, and the latest ack of
+each partition once per turn of the event loop. When the stream breaks, it notifies the partitions and reconnects after
+50-500 ms, or at once if the image has a change of the leader's broker.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class LeaderStream:
         self._is_watermark_time = False
         self._reading: set[PartitionHost] = set()
         self._read: dict[PartitionHost, _ColdRead] = {}
-        # The numbers of bytes that are being read from the disk, or are in `_read`.
+        # For each host, the number of bytes that are being read from the disk, or are in `_read`.
         self._cold_bytes: dict[PartitionHost, int] = {}
         self._cold_total_bytes = 0
         # Hosts that must not read from the disk until bytes that were read before have been sent.
