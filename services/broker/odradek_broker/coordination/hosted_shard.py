@@ -140,7 +140,7 @@ class HostedShard(Generic[Shard]):
             self.take(decide(self.shard, request_id))
         except NothingApplied as error:
             _log.error(
-                "Coordinator failed one request because of an internal error; its state is unchanged",
+                "Coordinator shard failed one request on an internal error; the state of the shard is unchanged",
                 exc=error,
                 partition=self.partition,
             )

@@ -220,7 +220,7 @@ class GroupShard:
                     response = ConsumerHeartbeatAnswer(
                         error=ErrorCode.GROUP_ID_NOT_FOUND,
                         error_message=f"group {beat.group_id} has members of the classic protocol and cannot change to"
-                        " the consumer protocol: stop them, use group.protocol=classic, or check"
+                        " the consumer protocol: stop these members, use group.protocol=classic, or check"
                         " group.consumer.migration.policy",
                     )
                     return respond(request_id, response)

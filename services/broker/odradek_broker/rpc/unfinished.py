@@ -268,7 +268,7 @@ class ConnectionWatch:
                 hosts = Counter(host for host, _ in excess)
                 for host, count in hosts.items():
                     _audit.warning(
-                        "Closed gRPC connections of an address that has too many",
+                        "Closed gRPC connections of an address that has too many connections",
                         host=host,
                         count=count,
                     )
