@@ -3,14 +3,14 @@
 A broker has caught up when both conditions are true:
 
 - Each of its replicas is in its partition's ISR, or the partition has no leader.
-- Each live broker that shares a partition with this broker has a replication stream to it. Followers open these streams
-  before the broker leads any partition (`FollowerLinks.share`). Without this condition a broker could count as caught
-  up although no other broker can reach it, for example because their name servers still return its old address. When
-  the next broker stops, this one may become a leader without followers, and acks=all fails.
+- Each live broker that shares a partition with this broker has opened a replication stream to this broker. Followers
+  open these streams before the broker leads any partition (`FollowerLinks.share`). Without this condition a broker
+  could count as caught up although no other broker can reach it, for example because their name servers still return
+  its old address. When the next broker stops, this broker may become a leader without followers, and acks=all fails.
 
-Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. It then stays so until
-the process ends: for a replica that falls behind later there are alerts, and it is no reason to report the broker as
-not ready.
+Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. Once the broker counts
+as caught up, it does so until the process ends: a replica that falls behind later causes alerts, but is no reason to
+report the broker as not ready.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class CatchUp:
         self._is_over = False
 
     def why_not(self, image: MetadataImage, connected: Container[BrokerId], now_ms: int) -> str:
-        """Return the reason why the broker has not caught up. Return "" when it has caught up, and from then on, or
-        when the timeout since the first call has passed.
+        """Return the reason why the broker has not caught up. Return "" once the broker has caught up, or once the
+        timeout since the first call has passed, and in all later calls.
 
         `connected` are the brokers that have a replication stream to this one.
         """

@@ -1,8 +1,8 @@
 """Calls to the active controller.
 
-The controllers' addresses are settings. Responses, also those to heartbeats, say which controller is active. A call
-goes to the controller that is assumed to be active. If that controller cannot be reached or responds NOT_CONTROLLER,
-the call goes to the next one, until the caller's deadline.
+The controllers' addresses are settings. Responses, including those to heartbeats, say which controller is active. A
+call goes to the controller that is assumed to be active. If that controller cannot be reached or responds
+NOT_CONTROLLER, the call goes to the next one, until the caller's deadline.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ControllerClient:
         """Call `method` of ControllerService (or AdminService) at the active controller.
 
         A call is repeated only if it did not reach an active controller, or if the response was lost. So the controller
-        may execute a request twice; all its requests allow for that.
+        may execute a request twice; all requests are defined so that this does no harm.
 
         Raises:
             NoController: the deadline passed.

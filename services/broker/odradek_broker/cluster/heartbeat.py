@@ -6,7 +6,7 @@ exceeds `LOOP_AGE_MAX_MS`, the thread sends no more heartbeats, and the broker's
 Standby controllers get the heartbeats, too, so that a new active controller knows which brokers are alive. Only a
 response of the active controller renews the broker's lease.
 
-Callbacks for the event loop are passed to it with `call_soon_threadsafe`. The lease is renewed at once, in the thread
+Callbacks are passed to the event loop with `call_soon_threadsafe`. The lease is renewed at once, in the thread
 that receives the response.
 """
 
@@ -201,7 +201,8 @@ class Heartbeat:
             if response.controller_epoch < self._controller_epoch:
                 # The sender is a deposed controller that does not know of its successor yet.
                 return
-            # An error may come from a controller of another cluster, whose controller epochs have no meaning here.
+            # An error may come from a controller of another cluster, whose controller epochs mean nothing to this
+            # broker.
             if is_good:
                 self._controller_epoch = response.controller_epoch
         if response.error_code in _REGISTRATION_ENDED:

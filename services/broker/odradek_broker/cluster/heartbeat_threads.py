@@ -167,7 +167,7 @@ class _ControllerStream:
                     if sent_at_ms is not None:
                         self._heartbeat.received(self._controller, response, sent_at_ms)
             except grpc.RpcError as error:
-                # Other code logs that a controller cannot be reached. Only a refusal is logged here.
+                # The calls to the controllers log that a controller cannot be reached. Only a refusal is logged here.
                 if isinstance(error, grpc.Call):
                     self._note_refusal(error.code(), error.details() or "")
             finally:

@@ -148,7 +148,7 @@ class Membership:
         only that log.
 
         Raises:
-            ProcessRefused: the log has no id although this broker has followed one that has, or the id cannot be
+            ProcessRefused: the log has no id although this broker has followed a log with an id, or the id cannot be
                 written.
         """
         async with self._noting_lock:
@@ -240,7 +240,7 @@ class Membership:
 
     async def ask_unfenced(self) -> None:
         """Ask the controller to unfence this broker. Wait until both the image and the response to a heartbeat show
-        that it is unfenced.
+        that this broker is unfenced.
         """
         assert self._heartbeat is not None
         self._heartbeat.want_fence = False
@@ -357,8 +357,8 @@ class Membership:
             self._beat_now()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Let the controller move the leaderships to other brokers. Return whether it let this broker stop within
-        `timeout_s`.
+        """Let the controller move the leaderships to other brokers. Return whether the controller let this broker
+        stop within `timeout_s`.
         """
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True

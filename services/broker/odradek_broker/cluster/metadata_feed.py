@@ -1,16 +1,16 @@
 """The metadata feed: keeps the broker's copy of the metadata up to date with the controllers' committed records.
 
-The feed never goes back. If the broker knows the active controller, it reads from that one, because it commits first;
-otherwise it reads from any controller, and from the next one when the stream breaks. It leaves a standby controller
-after some seconds, because a standby that has lost its leader receives no commits. A broker that is too far behind gets
-a snapshot. A second image is built from the snapshot, and the difference between the two images is applied in slices,
-so that the event loop can run other work.
+The offset of the image never falls. If the broker knows the active controller, the feed reads from that controller,
+because it commits first; otherwise the feed reads from any controller, and from the next one when the stream breaks.
+The feed leaves a standby controller after some seconds, because a standby that has lost its leader receives no commits.
+A broker that is too far behind gets a snapshot. A second image is built from the snapshot, and the difference between
+the two images is applied in slices, so that the event loop can run other work.
 
 `on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns an iterable
 of steps in which the parts of the broker apply the change; the next batch is read when all steps are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
-this program, or it is another log than the one that this broker has followed so far.
+this program, or the metadata log is another one than this broker has followed so far.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
-# The image is rebuilt each time that an entry is refused, so repeated refusals make the pauses grow up to this.
+# The image is rebuilt each time that an entry cannot be applied, so repeated failures make the pauses grow up to this.
 _RETRY_REFUSED_MAX_S: Final = 10.0
 # How long the feed reads from a standby controller before it looks for the active controller again.
 _STANDBY_S: Final = 5.0
@@ -75,8 +75,8 @@ class MetadataFeed:
         self._on_change = on_change
         self._on_refused = on_refused
         self._refusals: set[ControllerId] = set()  # controllers whose refusal was logged
-        # An image that is built from the start of the log, because an entry was refused. It replaces `image` when it
-        # has all entries that `image` has.
+        # An image that is built from the start of the log, because an entry could not be applied. It replaces `image`
+        # when it has all entries that `image` has.
         self._rebuilt: MetadataImage | None = None
         self._has_refused = False
         self._source: ControllerId | None = None
@@ -133,9 +133,9 @@ class MetadataFeed:
                     # The feed has received entries. Begin again with the controller that is active now.
                     break
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            most_s = _RETRY_REFUSED_MAX_S if self._has_refused else _RETRY_MAX_S
+            backoff_max_s = _RETRY_REFUSED_MAX_S if self._has_refused else _RETRY_MAX_S
             self._has_refused = False
-            backoff_s = min(backoff_s * 2, most_s)
+            backoff_s = min(backoff_s * 2, backoff_max_s)
 
     def _log_refusal(self, controller: ControllerId, reason: str) -> None:
         """Log a refusal once until the metadata can be read again, because a controller of another cluster refuses
@@ -266,7 +266,9 @@ class MetadataFeed:
         self._rebuilt = None
         self._require_own(after)
         if after.offset < before.offset:
-            raise FeedBroken(f"snapshot of {after.offset} is older than the image {before.offset}")
+            raise FeedBroken(
+                f"snapshot at offset {after.offset} is older than the image at offset {before.offset}"
+            )
         self.image = after
         for delta in differences(before, after):
             await self._pass_on(after, delta)
@@ -292,7 +294,7 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 def _require_next(image: MetadataImage, offset: int) -> None:
     """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
     if 0 <= image.offset < offset - 1:
-        raise FeedBroken(f"the entries between {image.offset} and {offset} are missing")
+        raise FeedBroken(f"the entries between the offsets {image.offset} and {offset} are missing")
 
 
 class _IncomingSnapshot:
@@ -317,5 +319,5 @@ class _IncomingSnapshot:
 
     def image(self, last: pb.MetadataSnapshotChunk) -> MetadataImage:
         if crc32c(b"".join(self._pieces)) != last.crc32c:
-            raise FeedBroken(f"snapshot of {last.offset} has a wrong checksum")
+            raise FeedBroken(f"snapshot at offset {last.offset} has a wrong checksum")
         return self._reader.finish()

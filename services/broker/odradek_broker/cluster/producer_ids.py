@@ -1,4 +1,4 @@
-"""Producer ids from blocks. The controller allocates a block in one call."""
+"""Hands out producer ids, in blocks that the controller allocates with one call each."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _log = event_log(__name__)
 class ProducerIdSource:
     """Provides producer ids that are unique in the cluster.
 
-    The next block is requested before the last one is used up. So new producers, and transactions whose producer epochs
-    are exhausted, still get ids during a failover of the controller.
+    The next block is requested before the current one is used up. So new producers, and transactions whose producer
+    epochs are exhausted, still get ids during a failover of the controller.
     """
 
     def __init__(self, *, broker_id: BrokerId, controllers: ControllerClient) -> None:

@@ -36,7 +36,7 @@ class TopicCreation:
         return bool(cluster_config(self._images.image, "auto.create.topics.enable"))
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create those of these topics that do not exist. Return the error of each topic that could not be created.
+        """Create the topics that do not exist. Return the error of each topic that could not be created.
 
         The new topics have the cluster's default numbers of partitions and replicas.
         """
@@ -61,8 +61,7 @@ class TopicCreation:
     ) -> ErrorCode:
         """Create an internal topic if it does not exist, with fewer replicas if fewer brokers are live.
 
-        If `min_isr` is above 1, the topic's min.insync.replicas is set to it, but to no more than the number of
-        replicas.
+        If `min_isr` is above 1, it becomes the topic's min.insync.replicas, but at most the number of replicas.
         """
         if TopicName(name) in self._images.image.topic_ids:
             return ErrorCode.NONE
