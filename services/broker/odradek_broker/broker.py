@@ -1,7 +1,8 @@
 """One broker without its listeners: replicas, membership, coordinators, and the order in which they start and stop.
 
 The clock, the disk threads and the channels to other processes are arguments (`Environment`), so that the simulator
-runs the same code. `process.py` passes the real ones, and adds ports, probes and metrics. The phases of a broker:
+runs the same code. `process.py` passes those of the operating system, and adds ports, probes and metrics. The phases of
+a broker:
 
     join       recover the logs while registering, then wait until the metadata image contains the registration
     activate   start the replicas; from now on other brokers may connect
@@ -77,7 +78,9 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Sizes whose defaults suit a real cluster. The simulator uses smaller ones, for three brokers with few records."""
+    """Sizes whose defaults suit a production cluster. The simulator uses smaller sizes, because its clusters have few
+    records.
+    """
 
     log_defaults: LogConfig
     behind_records: int = BEHIND_RECORDS
@@ -88,7 +91,7 @@ class Scale:
 
 
 class Broker:
-    """One broker. It runs on the event loop on which it is created, and its components are public attributes."""
+    """One broker. It runs on the event loop that creates it, and its components are public attributes."""
 
     def __init__(
         self,
@@ -290,7 +293,7 @@ class Broker:
         self.table.activate(self.feed.image)
 
     async def leave(self) -> bool:
-        """Hand the leaderships over to other brokers; return whether the controller let this broker stop in time."""
+        """Let the controller move the leaderships to other brokers; return whether it allowed the stop in time."""
         return await self.membership.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
 
     async def close(self, *, is_clean: bool) -> None:

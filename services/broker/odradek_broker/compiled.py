@@ -1,8 +1,9 @@
-"""What the modules that mypyc may compile (`proto/compile_modules.py`) need to behave the same in both forms.
+"""Base classes for modules that mypyc may compile (`proto/compile_modules.py`), so that they behave the same when they
+are compiled.
 
-A compiled module makes a class of another metaclass without the keywords of its `class` statement: a struct of
-`class Slot(Struct, eq=False)` would lose `eq=False` there. A struct inherits the options of its base, so in those
-modules a struct has one of the bases below. (`kw_only` is not inherited, and only the type checker enforces it.)
+In a compiled module, a class whose metaclass is not `type` loses the keywords of its `class` statement: `class
+Slot(Struct, eq=False)` would lose `eq=False`. A struct inherits the options of its base class, so the structs of these
+modules have one of the bases below. (`kw_only` is not inherited; in these modules only the type checker enforces it.)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Value(Struct, frozen=True, gc=False):
 
 
 class Mutable(Struct, eq=False, gc=False):
-    """An object whose owner changes it, and which the garbage collector need not look at."""
+    """An object whose owner changes it, and which the garbage collector does not track."""
 
 
 class TrackedMutable(Struct, eq=False):

@@ -112,7 +112,7 @@ class LoadedRecord(NamedTuple):
 
 
 class LoadedMarker(NamedTuple):
-    """A transaction marker of the log. It ends its producer's transaction in this partition."""
+    """A transaction marker in the log, which ends its producer's transaction in this partition."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch

@@ -1,7 +1,8 @@
 """Requests that a coordinator's state machine parks until an event happens or a deadline passes, as in a purgatory.
 
-Thanks to this, clients need not poll. The requests of one key are removed in the order of their arrival. The number of
-parked requests is bounded for each key and in total, so that one key with many callers does not crowd out the others.
+Because requests wait here, clients need not poll. The requests of one key are removed in the order of their arrival.
+The number of parked requests is bounded for each key and in total, so that one key with many callers does not crowd out
+the others.
 """
 
 from __future__ import annotations

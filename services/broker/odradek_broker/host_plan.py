@@ -8,7 +8,7 @@ Process k of N, counted from 0, gets these values instead of those in the config
     ports of listeners and advertised.listeners  the port + 10 k; port 0 stays 0
     metrics.port, health.port                    the port + 10 k; 0 and -1 stay as they are
 
-The values depend on k alone, so a broker has the same directory and address after each restart. All other settings
+The values depend only on k, so a broker has the same directory and address after each restart. All other settings
 are the same in all processes, including `host.id`.
 """
 

@@ -5,8 +5,8 @@ epoch. Epochs rise strictly, and start offsets never fall. The last entry may ha
 adds its epoch when it begins to lead (rule R1 of partition/README.md), even if it then writes nothing.
 
 The replica (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the replica makes its
-decisions with its own, and the log applies those decisions when it writes or truncates bytes. The log also writes its
-entries to `leader-epoch-checkpoint`.
+decisions with its own object, and the log applies those decisions to its own object when it writes or truncates bytes.
+The log also writes its entries to `leader-epoch-checkpoint`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class LeaderEpochs:
     __slots__ = ("_epochs", "_starts", "changes")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        # Tuples, because entries change rarely, and a broker has two of these objects for each of its partitions.
+        # Tuples take less memory than lists. Entries change rarely, and a broker has two of these objects for each
+        # partition.
         self._epochs: tuple[LeaderEpoch, ...] = ()
         self._starts: tuple[Offset, ...] = ()
         self.changes = 0

@@ -111,17 +111,17 @@ class ListenerSettings(LogSettings):
     )
     oauth_issuer: str = setting(
         "sasl.oauthbearer.expected.issuer",
-        "A token is accepted only if its issuer (iss) is this one.",
+        "A token is accepted only if its issuer (iss) has this value.",
         default="",
     )
     oauth_audience: str = setting(
         "sasl.oauthbearer.expected.audience",
-        "A token is accepted only if its audience (aud) contains this one.",
+        "A token is accepted only if its audience (aud) contains this value.",
         default="",
     )
     oauth_claim: str = setting(
         "sasl.oauthbearer.sub.claim.name",
-        "The claim of a token that holds the user's name.",
+        "The claim of a token that contains the user's name.",
         default="sub",
     )
     oauth_skew_s: int = setting(

@@ -251,7 +251,7 @@ class LogSettings(NodeSettings):
 
     def retention_ms(self) -> int:
         """The retention time that applies. As in Kafka, log.retention.ms takes precedence over log.retention.minutes,
-        and that over log.retention.hours.
+        and log.retention.minutes over log.retention.hours.
         """
         if self.log_retention_ms != -2:
             return self.log_retention_ms

@@ -36,7 +36,7 @@ class BrokerMetrics:
         self._lease = lease
         self._tick = tick
         self._loop_lag_seconds = loop_lag_seconds
-        self._registry: Any = None  # Any, because prometheus_client is imported late
+        self._registry: Any = None  # Any, because prometheus_client is imported at the first scrape
 
     def render(self) -> tuple[str, bytes]:
         """Return the content type and the body of the response to a scrape."""

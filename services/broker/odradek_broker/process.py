@@ -62,9 +62,9 @@ from odradek_runtime.tls import CertificateExpiry, TlsFiles
 _WARM_UP_PAUSE_S: Final = 0.1
 GARBAGE_OBJECTS_MIN: Final = 10_000
 """The garbage collector runs when the number of objects has grown by this many (threshold 0 of `gc.set_threshold`).
-With Python's default of 700, the objects of requests in progress started 29 collections in 1,000 commits, and none of
-them found garbage. The objects that a start creates live as long as the process: with 700, collections took a tenth of
-the CPU of opening 12,000 logs.
+With Python's default of 700, the objects of requests in progress started 29 collections in 1,000 commits, and no
+collection found garbage. The objects that a start creates live as long as the process: with 700, collections took a
+tenth of the CPU time of opening 12,000 logs.
 """
 _SERVER_GRACE_S: Final = 0.05
 _log = event_log(__name__)
@@ -143,12 +143,12 @@ class BrokerProcess:
                     group.create_task(work(), name=name)
                     for name, work in self._background().items()
                 ]
-                life = group.create_task(self._live(), name="life")
+                serving = group.create_task(self._live(), name="serve")
                 stopped = group.create_task(stop.wait(), name="stop")
-                await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if self._is_ready and stop.failure is None:
                     is_clean = await self._shut_down()
-                for task in (*tasks, life, stopped):
+                for task in (*tasks, serving, stopped):
                     task.cancel()
         finally:
             await self._close(is_clean)
@@ -302,7 +302,7 @@ class BrokerProcess:
             self._quotas.quotas_changed(image.quotas)
 
     async def _shut_down(self) -> bool:
-        """Hand the leaderships over to other brokers; return whether the controller let this broker stop in time."""
+        """Let the controller move the leaderships to other brokers; return whether it allowed the stop in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
         await self._probes.report()
@@ -323,13 +323,13 @@ class BrokerProcess:
 async def _warm_up(counters: Counters) -> None:
     """Generate the encoders and decoders of Kafka's messages one by one while no request arrives.
 
-    A request that needs one of them earlier generates it itself. Doing this in a thread would slow the event loop down,
-    because the loop would wait for the interpreter's lock after each of its system calls.
+    A request that needs an encoder or decoder earlier generates it by itself. A thread that generates them would slow
+    the event loop down, because the loop would wait for the interpreter's lock (GIL) after each of its system calls.
     """
     served = -1
     for _ in warm_up():
         while served != (served := counters.served()):  # noqa: ASYNC110
-            # No event signals that requests have stopped arriving, so the loop polls the counters.
+            # No event signals that requests have stopped arriving, so this loop polls the counters.
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         await asyncio.sleep(0)
 

@@ -45,7 +45,7 @@ class BrokerSettings(ListenerSettings):
     )
     log_dir: Path = setting(
         "log.dirs",
-        "Path of the data directory. Only one is supported.",
+        "Path of the data directory. Only one directory is supported.",
         parse=_one_directory,
         aliases=("log.dir",),
     )
@@ -101,7 +101,7 @@ class BrokerSettings(ListenerSettings):
     )
     replica_selector: str = setting(
         "replica.selector.class",
-        "rack: a consumer fetches from an in-sync replica in its own rack. Empty: it fetches from the leader.",
+        "rack: a consumer fetches from an in-sync replica in its own rack. Empty: a consumer fetches from the leader.",
         default="",
         choices=(
             "",
@@ -119,8 +119,8 @@ class BrokerSettings(ListenerSettings):
     session_timeout_ms: int = setting(
         "broker.session.timeout.ms",
         "Time without a heartbeat after which the controllers fence a broker. It must equal the controllers' own"
-        " setting. The broker's lease is 0.8 of this time: without a response from a controller for that long, it"
-        " stops serving as a leader.",
+        " setting. The broker's lease is 0.8 of this time: without a response from a controller for that long, the"
+        " broker stops serving as a leader.",
         default=3_000,
         unit="ms",
         minimum=100,
@@ -249,7 +249,7 @@ class BrokerSettings(ListenerSettings):
     )
     group_consumer_rebalance_heartbeat_interval_ms: int = setting(
         "group.consumer.rebalance.heartbeat.interval.ms",
-        "Heartbeat interval of members of a consumer group while it rebalances, or while the session of one of"
+        "Heartbeat interval of members of a consumer group while the group rebalances, or while the session of one of"
         " them is about to expire (not in Kafka).",
         default=500,
         unit="ms",
@@ -275,15 +275,14 @@ class BrokerSettings(ListenerSettings):
     )
     offsets_topic_num_partitions: int = setting(
         "offsets.topic.num.partitions",
-        "Number of partitions of __consumer_offsets. It has an effect only when the topic is "
-        "created.",
+        "Number of partitions of __consumer_offsets. It has an effect only when the topic is created.",
         default=50,
         minimum=1,
     )
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
-        "Replication factor of __consumer_offsets. The topic is created with a lower one if "
-        "fewer brokers are live then.",
+        "Replication factor of __consumer_offsets. The topic is created with a lower factor if fewer"
+        " brokers are live.",
         default=3,
         minimum=1,
     )
@@ -339,23 +338,21 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_topic_num_partitions: int = setting(
         "transaction.state.log.num.partitions",
-        "Number of partitions of __transaction_state. It has an effect only when the topic is "
-        "created.",
+        "Number of partitions of __transaction_state. It has an effect only when the topic is created.",
         default=50,
         minimum=1,
     )
     transaction_topic_replication_factor: int = setting(
         "transaction.state.log.replication.factor",
-        "Replication factor of __transaction_state. The topic is created with a lower one if "
-        "fewer brokers are live then.",
+        "Replication factor of __transaction_state. The topic is created with a lower factor if fewer"
+        " brokers are live.",
         default=3,
         minimum=1,
     )
     transaction_topic_min_isr: int = setting(
         "transaction.state.log.min.isr",
-        "Number of in-sync replicas that a write to __transaction_state needs. It has an effect only when "
-        "the topic is created, and"
-        " is lowered to the number of replicas that the topic gets.",
+        "Number of in-sync replicas that a write to __transaction_state needs. It has an effect only when the topic"
+        " is created, and is lowered to the number of replicas that the topic gets.",
         default=2,
         minimum=1,
     )
@@ -384,9 +381,8 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_verification_timeout_ms: int = setting(
         "transaction.verification.timeout.ms",
-        "How long the first batch or the first committed offsets of a transaction wait for a "
-        "response of its coordinator"
-        " (not in Kafka). After that the client must send them again.",
+        "How long the first batch or the first committed offsets of a transaction wait for a response"
+        " of the transaction's coordinator (not in Kafka). After that the client must send them again.",
         default=5_000,
         unit="ms",
         minimum=1,
@@ -409,14 +405,14 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_hanging_abort_enable: bool = setting(
         "transaction.hanging.abort.enable",
-        "Whether the leader ends an open transaction whose marker was lost, after every coordinator has reported that"
-        " it will not end the transaction (not in Kafka). Otherwise such a transaction is only logged.",
+        "Whether the leader ends an open transaction whose marker was lost, after each coordinator has reported that it"
+        " will not end the transaction (not in Kafka). Otherwise such a transaction is only logged.",
         default=True,
     )
     transaction_partitions_max: int = setting(
         "transaction.partitions.max",
-        "Maximum number of partitions of one transaction (not in Kafka). A producer that writes to more must "
-        "abort the transaction.",
+        "Maximum number of partitions of one transaction (not in Kafka). A producer that writes to more partitions"
+        " must abort the transaction.",
         default=10_000,
         minimum=1,
         maximum=100_000,
@@ -475,8 +471,8 @@ class BrokerSettings(ListenerSettings):
 
 
 def value_at_run_time(image: MetadataImage, broker_id: BrokerId, name: str, own: int) -> int:
-    """Return the dynamic config `name` of this broker, or else that of all brokers, or else `own`, the setting with
-    which the process was started.
+    """Return the dynamic config `name` of this broker; if there is none, that of all brokers; if there is none either,
+    `own`, the setting with which the process was started.
     """
     for broker in (str(broker_id), ""):
         value = image.config_of(ConfigResourceType.BROKER, broker).get(name)

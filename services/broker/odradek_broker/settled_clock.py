@@ -1,10 +1,10 @@
-"""The wall clock by which a broker decides that data has expired and can be deleted.
+"""The wall-clock time by which a broker decides that data has expired and can be deleted.
 
 The ages of records, committed offsets, transactional ids and ledgers are differences of wall-clock times, because this
-data outlives the process. A wall clock that is set forward, by mistake or after a machine was moved, makes all of it
-old at once. Topics would be emptied, groups would restart from auto.offset.reset, and a repeated step of a staged write
-would be written twice. Therefore a jump forward is ignored until it has lasted for a day, in which an operator can
-notice and undo it.
+data outlives the process. A wall clock that is set forward, by mistake or after a machine was moved, makes all of this
+data old at once. Topics would be emptied, groups would restart from auto.offset.reset, and a repeated step of a staged
+write would be written twice. Therefore a jump forward is ignored until it has lasted for a day, in which an operator
+can notice and undo it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTLING_MS: Final = 24 * 3_600_000
 
 @dataclass(slots=True)
 class SettledClock:
-    """A wall clock that ignores jumps forward until they are a day old. It accepts the first reading unchecked."""
+    """A wall clock that ignores jumps forward until they are a day old. The first reading is accepted unchecked."""
 
     _ahead_ms: int | None = None  # how far the wall clock is ahead of the monotonic clock
     _jumped_ms: int | None = None  # monotonic time of the jump that is ignored; None: there is none
