@@ -112,7 +112,7 @@ class TopicCreation:
             )
             return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
-        # TOPIC_ALREADY_EXISTS: another broker may just have created the topic. `change` has waited for that entry, too.
+        # TOPIC_ALREADY_EXISTS: another broker may just have created the topic. `change` has waited for the topic, too.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
                 "Failed to create a topic automatically",

@@ -70,9 +70,9 @@ from odradek_protocol.records.hashes import crc32c
 KEYS_MAX: Final = 1_000_000
 RECORDS_MAX: Final = 500_000  # a batch with more records is not decoded but kept
 SLICE_MS: Final = 5
-_KEY_BYTES_MAX: Final = 32  # of a longer key, the map has a digest, which has one byte more
+_KEY_BYTES_MAX: Final = 32  # the map has a digest of each longer key, of one byte more
 WRITE_BYTES: Final = 1 << 20
-_HORIZON_MS_MAX: Final = 1 << 62  # now + delete.retention.ms may exceed 63 bits
+_HORIZON_MS_MAX: Final = 1 << 62  # keeps now + delete.retention.ms below 2**63
 _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 
@@ -114,7 +114,7 @@ class CompactJob:
     _steps: Iterator[None] | None = None
     _map: dict[bytes, int] = field(default_factory=dict)
     _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    # Ids of producers with kept batches of a transaction whose marker this pass has not reached yet.
+    # Ids of the producers of kept transactional batches whose marker this pass has not reached yet.
     _open_transactions: set[int] = field(default_factory=set)
     # Whether a batch with too many records was kept. That batch may contain earlier values of any key, so tombstones
     # after the batch must be kept, too.
@@ -133,9 +133,8 @@ class CompactJob:
             for _ in self._steps:
                 if self.ready or clock_s() >= deadline:
                     return
-        except (
-            FileNotFoundError
-        ):  # the segment was truncated, deleted or expired; a later pass will follow
+        except FileNotFoundError:
+            # The segment was truncated, deleted or expired meanwhile. A later pass compacts the rest of the log.
             self.end_offset = NO_OFFSET
         except OSError as error:
             self.error = error
@@ -266,7 +265,7 @@ class CompactJob:
             new.replace_aborted(aborted)
             new.seal()
             # The file's modification time is the segment's age if it has no timestamps, so the new file must have the
-            # same one.
+            # same time.
             if new.max_timestamp_ms < 0:
                 newest_ms = max(segment.newest_ms() for segment in run)
                 self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)

@@ -100,7 +100,7 @@ class LogDirectory:
         # The id of the metadata log that this broker follows; None: not known yet.
         self.metadata_incarnation_id = meta.metadata_incarnation_id
         self.restart_class = RestartClass.POWER
-        # The epoch in the marker of a clean stop; -1 without a marker.
+        # The broker epoch in the marker of a clean stop; -1 without a marker.
         self.previous_broker_epoch = BrokerEpoch(-1)
         self.recent = RecentAppends(recent_bytes_max)
         self.health = DirectoryHealth()
@@ -113,7 +113,7 @@ class LogDirectory:
         self._boot_id = boot_id
         self._markers = RestartMarkers(storage, path)
         self._checkpoints = Checkpoints(storage, path)
-        self._lower = self._checkpoints.lower  # one bound method for all logs
+        self._lower = self._checkpoints.lower  # one bound method, which all logs share
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
@@ -193,7 +193,7 @@ class LogDirectory:
             return error
         marks, self._damage_marks = self._damage_marks, []
         for mark in marks:
-            # If this fails, the next start verifies the log again.
+            # If the removal fails, the next start verifies the log again.
             with contextlib.suppress(OSError):
                 self._storage.remove(mark)
         return None
@@ -497,7 +497,7 @@ class LogDirectory:
             raise self.health.fail_to_write(what, job.error) from job.error
         returned, self._returned = self._returned, []
         for path in returned:
-            # If this fails, the next start removes the file.
+            # If the removal fails, the next start removes the file.
             with contextlib.suppress(OSError):
                 self._storage.remove(path)
 
@@ -571,7 +571,7 @@ class LogDirectory:
             self.on_failure(failure)
 
 
-FLUSH_BYTES_MAX: Final = 64 << 20  # a log with so many unsynced bytes is synced
+FLUSH_BYTES_MAX: Final = 64 << 20  # a log with this many unsynced bytes is synced
 FLUSH_AGE_MS_MAX: Final = 60_000
 # While all logs together have more unsynced bytes than this, logs are synced. This bounds what a restart has to scan.
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30

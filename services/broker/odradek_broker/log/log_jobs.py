@@ -175,9 +175,8 @@ class TruncateJob(StorageJob):
             self.active = victim.copy_until(position, next_offset)
             self.end_offset = self.offset
             if header is not None and header.base_offset < self.offset:
-                self.end_offset = Offset(
-                    header.base_offset
-                )  # the batch that contains `offset` is removed whole
+                # The batch that contains `offset` is removed whole.
+                self.end_offset = Offset(header.base_offset)
             self.lower_checkpoints(Offset(self.active.end_offset))
             self.require_current()
             forget_log_start(self.storage, self.directory, above=self.end_offset)

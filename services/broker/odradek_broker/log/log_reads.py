@@ -79,7 +79,7 @@ class RecentAppends:
         """
         size_bytes = len(batches)
         if size_bytes > self._bytes_max:
-            self.forget(tail)  # without this append, the kept ones would have a gap
+            self.forget(tail)  # without this append, the kept appends would have a gap
             return
         data = bytes(batches) if size_bytes <= COPIED_BYTES_MAX else _kept(batches)
         append = RecentAppend(base_offset, end_offset, data, tail)
@@ -241,10 +241,8 @@ class ReadPlan:
                         return result
             finally:
                 file.close()
-        except (
-            FileNotFoundError,
-            CorruptBatch,
-        ):  # the segment may have been truncated during the read
+        except (FileNotFoundError, CorruptBatch):
+            # The segment may have been truncated during the read.
             if not segment.is_retired:
                 raise
         return ReadResult((), self._start_offset, self._start_offset, 0)
@@ -319,7 +317,7 @@ def _last_whole_batch(
         except CorruptBatch:
             if floor == start:
                 raise
-            continue  # the bytes on the disk may be damaged
+            continue  # the index entry, or a batch after it, may be damaged
         if last is not None:
             return last, at
     if len(data) < head.size_bytes:

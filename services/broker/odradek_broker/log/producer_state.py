@@ -184,7 +184,7 @@ class ProducerStates:
         """Record a data batch that was appended. Its sequences are not checked, because the batch is in the log
         already.
         """
-        # Removing and adding the entry moves it to the end, because entries are in the order of their last appends.
+        # Entries are in the order of their last appends, so the entry is removed here and added at the end.
         entry = self._entries.pop(producer_id, None)
         first_offset = -1
         if entry is None:

@@ -372,11 +372,11 @@ class Recovery:
     def _producers(self, names: list[str], end: Offset) -> tuple[ProducerStates, list[Offset]]:
         trusted = min(Offset(self._scan_start), end)
         offsets = snapshot_offsets(names)
-        # A later snapshot may contain batches that were lost.
+        # A snapshot above the trusted offset may contain batches that were lost.
         for offset in [o for o in offsets if o > trusted]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         kept = [o for o in offsets if o <= trusted]
-        # The snapshot must not be from above the high watermark, because it does not record which markers are
+        # The snapshot must not be from above the high watermark, because a snapshot does not record which markers are
         # unreplicated.
         bound = trusted if self.high_watermark is None else min(trusted, self.high_watermark)
         snapshot = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)

@@ -268,7 +268,7 @@ class DiskFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            # File systems in memory do not support the flag; reads from them never wait.
+            # File systems in memory do not support RWF_NOWAIT; reads from them never wait.
             if error.errno == errno.EOPNOTSUPP:
                 return True
             raise

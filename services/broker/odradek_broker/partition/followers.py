@@ -107,7 +107,7 @@ class FollowerProgress:
         self._sampled_end = UNKNOWN
 
     def is_attached_in(self, session: FollowerSession) -> bool:
-        # Both are nearly always the same object, and `is` takes a tenth of the time that `==` takes.
+        # The two sessions are nearly always the same object, and `is` takes a tenth of the time that `==` takes.
         attached = self.session
         return attached is session or attached == session
 

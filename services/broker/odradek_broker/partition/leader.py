@@ -326,7 +326,7 @@ class Leader:
             )
             return [self._refusal(session, event.attach_seq, code)]
         follower = self._followers.get(session.broker_id)
-        # This leader's image may be older than the one that made the sender a replica.
+        # This leader's image may be older than the image that made the sender a replica.
         if follower is None:
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if session.broker_epoch < max(follower.broker_epoch, follower.attached_epoch):
@@ -455,7 +455,7 @@ class Leader:
                 follower.join_wait.expire(now_ms)
             self._stop_waiting(effects)
         self._shrink(effects, now_ms)
-        # At least one replica is outside the ISR.
+        # Only a replica outside the ISR can join it.
         if len(self.isr.committed) <= len(self._followers):
             self._expand(effects, self._followers, now_ms)
         return effects

@@ -232,7 +232,7 @@ class ClientRequests:
         """Return the stamped batches of the requests that an Append effect names, and the numbers of records and
         batches.
         """
-        first_id: Any = effect.request_id  # an int: the effect is an append of requests
+        first_id: Any = effect.request_id  # an int, because the effect appends produce requests
         produce = self._produces[first_id]
         data: bytes | bytearray | memoryview = produce.stamped(
             effect.base_offset, effect.leader_epoch

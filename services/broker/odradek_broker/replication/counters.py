@@ -97,7 +97,7 @@ class Counters:
         self.produce_requests = 0
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
-        self.produce_latencies = Latencies()  # from the end of the checks to the outcome
+        self.produce_latencies = Latencies()  # from the end of a produce's checks to its outcome
         self.sync_latencies = Latencies()
         self.traffic = Traffic()
         self.transaction_incidents = TransactionIncidents()

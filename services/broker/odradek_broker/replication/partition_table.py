@@ -518,7 +518,7 @@ class PartitionTable:
             hosts = self._ticked = self._awake
             self._awake = []
             self._stalls.write_due(before_ms)
-            # If all replicas sleep, the broker should wake up less often, too.
+            # If all replicas sleep, the event loop should wake up less often, too.
             slices = self._tick_slices if hosts else 1
             pause_ms = self._tick_ms // slices
             for number in range(slices):

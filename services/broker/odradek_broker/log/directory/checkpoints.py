@@ -198,7 +198,7 @@ class CheckpointJob:
         )
         self._tickets = [checkpoint.ticket() for checkpoint in self._checkpoints]
         self.error: OSError | None = None
-        self.is_outdated = False  # a file was not written, because of a `lower` call
+        self.is_outdated = False  # whether a file was not written, because `lower` was called
 
     def run(self) -> None:
         """Run the job once. An error is stored in `error`; `LogDirectory.finish_checkpoint` raises it."""
@@ -222,7 +222,7 @@ class CheckpointJob:
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    # Read the limits before the recovery point: a truncation that ends in between has already lowered the recovery
+    # Read the limits before the recovery point: a truncation that ends between the two reads has lowered the recovery
     # point.
     limits = log.cut_limits
     point = log.recovery_point

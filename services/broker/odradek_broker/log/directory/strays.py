@@ -43,7 +43,7 @@ from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 
 STRAY_FILE: Final = "stray.json"
 UNKNOWN_MS: Final = -1
-_NAME_KEPT_MAX: Final = 200  # number of characters of an earlier version's name to keep
+_NAME_KEPT_MAX: Final = 200  # a name from an earlier version is cut to this many characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Strays:
 
         Raises OSError if the disk fails. After any other error of the rename the stray keeps its live name.
         """
-        with contextlib.suppress(OSError):  # a directory without the file is still a stray
+        with contextlib.suppress(OSError):  # a directory without stray.json is a stray, too
             write_stray_file(self._storage, path, stray)
         try:
             self._storage.rename(path, self._path / stray.name)

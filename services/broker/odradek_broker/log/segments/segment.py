@@ -105,7 +105,7 @@ class Segment:
         self, storage: Storage, directory: Path, base_offset: int, *, mark: str = ""
     ) -> None:
         self._storage = storage
-        # A string takes a third of the memory of a Path, and the log has the same string.
+        # A string takes a third of the memory of a Path, and the segment shares it with the log.
         self._directory = str(directory)
         self._mark = mark  # ".cleaned" while compaction writes the segment
         self._file: File | None = None
@@ -381,7 +381,7 @@ class Segment:
         with self._lock_of_indexes():
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
-            # A disk thread may run this, and must not share the owner's descriptor.
+            # This may run on a disk thread, which must not share the owner's descriptor.
             file = self._storage.open(self.path(Suffix.LOG))
             try:
                 if self.is_retired:
@@ -547,9 +547,8 @@ class Segment:
             return 0
         try:
             self._settle_at_last_entry()
-        except (
-            CorruptBatch
-        ):  # the index or the log is damaged: rebuild the indexes from the batches
+        except CorruptBatch:
+            # An index or the log is damaged, so rebuild the indexes from the batches.
             self._offsets, self._times = self._rebuilt_indexes(self.file())
             self._indexes_written = (0, 0)
             self._settle_at_last_entry()

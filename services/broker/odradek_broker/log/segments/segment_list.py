@@ -39,7 +39,7 @@ class SegmentList:
     def __init__(self, segments: list[Segment], open_files: OpenFiles) -> None:
         self._open_files = open_files
         for segment in segments:
-            segment.close()  # only the event loop may open counted files
+            segment.close()  # the event loop opens the file again at its next use
         self._put(segments)
         # Closed segments with an open file, the most recently used one last. A tuple, because most logs have no such
         # segment, and an empty list takes 56 bytes.
@@ -117,7 +117,7 @@ class SegmentList:
         self._release([segment for segment in self.all if segment not in segments])
         for segment in segments:
             if segment.open_files is None:
-                segment.close()  # its descriptor is not counted yet
+                segment.close()  # `OpenFiles` does not count this descriptor yet
         self._put(segments)
 
     def retire(self, segments: list[Segment], *, delay_ms: int) -> None:

@@ -102,7 +102,7 @@ class Upkeep:
             try:
                 self._directory.finish_checkpoint(job)
             except StorageFailed as failure:
-                # This must not end the task: if the disk is only full, it may have free space later.
+                # The error must not end the task: if the disk is only full, it may have free space later.
                 self._table.storage_failed(failure)
 
     async def retain(self) -> None:

@@ -307,7 +307,7 @@ class LeaderStream:
 
     def _refused_read(self, host: PartitionHost, failure: StorageFailed) -> None:
         host.read_failed(failure)
-        # The disk is not at fault (for example, no file descriptor was free), so read again.
+        # The disk is not at fault (for example, no file descriptor was free), so the read is tried again.
         if isinstance(failure, StorageRefused) and not isinstance(failure, LogDamaged):
             self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
