@@ -1,8 +1,8 @@
 """One broker without its listeners: replicas, membership, coordinators, and the order in which they start and stop.
 
 The clock, the disk threads and the channels to other processes are arguments (`Environment`), so that the simulator
-runs the same code. `process.py` passes those of the operating system, and adds ports, probes and metrics. The phases of
-a broker:
+runs the same code. `process.py` passes the system clock, a thread pool and gRPC channels, and adds ports, probes and
+metrics. The phases of a broker:
 
     join       recover the logs while registering, then wait until the metadata image contains the registration
     activate   start the replicas; from now on other brokers may connect

@@ -72,10 +72,10 @@ IdentityWrite: TypeAlias = TransactionalRecords[R] | TransactionMarker
 class Step(Struct, Generic[R], frozen=True, gc=False):
     """The result of a handler. The handler has already replayed the records into the state.
 
-    The host appends the records as one batch, followed by `writes`. The steps of one turn of the event loop become one
-    append, in the order in which the handlers ran. Responses are sent and orders are carried out when everything that
-    was appended before is committed, so they never depend on records that may still be lost. If an append fails, the
-    host discards the shard and loads it again from the log.
+    The host appends the records as one batch, followed by `writes`. The steps of one iteration of the event loop become
+    one append, in the order in which the handlers ran. Responses are sent and orders are carried out when everything
+    that was appended before is committed, so they never depend on records that may still be lost. If an append fails,
+    the host discards the shard and loads it again from the log.
     """
 
     records: tuple[R, ...] = ()

@@ -79,7 +79,7 @@ async def close_data_directory(
     """Sync the logs and write the clean-shutdown marker. If `broker_epoch` is None, the stop is not clean, and no
     marker is written.
 
-    The sync may take up to a minute. No client waits for it, because the leaderships have moved to other brokers.
+    The sync may take up to a minute. No client waits for the sync, because the leaderships have moved to other brokers.
     Without the sync, the next start would have to scan the unsynced bytes.
     """
     is_clean = False

@@ -1,7 +1,7 @@
 """Settings of the listeners: addresses, security protocols, authentication and authorization.
 
-The settings of OAUTHBEARER have Kafka's names. The location of the keys is a URL in Kafka; here it is the path of a
-file.
+The settings of OAUTHBEARER have Kafka's names. In Kafka the location of the keys is a URL; in Odradek it is the
+path of a file.
 """
 
 from __future__ import annotations

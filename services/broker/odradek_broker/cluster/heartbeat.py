@@ -1,7 +1,7 @@
 """The heartbeat: what a broker reports to every controller, and what the controllers' responses change.
 
 A broker must be fenced when its process has ended or its event loop hangs, but never because it is busy. So a thread
-sends the heartbeats (heartbeat_threads.py), each with the time since the last turn of the event loop. If this time
+sends the heartbeats (heartbeat_threads.py), each with the time since the last iteration of the event loop. If this time
 exceeds `LOOP_AGE_MAX_MS`, the thread sends no more heartbeats, and the broker's session at the controller expires.
 Standby controllers get the heartbeats, too, so that a new active controller knows which brokers are alive. Only a
 response of the active controller renews the broker's lease.
@@ -90,7 +90,7 @@ class LoopTick:
             self._handle.cancel()
 
     def age_ms(self) -> int:
-        """Return the time since the last turn of the event loop, in ms."""
+        """Return the time since the last iteration of the event loop, in ms."""
         return self._clock.monotonic_ms() - self.at_ms
 
 

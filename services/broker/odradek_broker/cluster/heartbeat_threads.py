@@ -1,7 +1,7 @@
 """Sends heartbeats to every controller, from separate threads and on separate channels.
 
 One thread creates the heartbeats. The gRPC stream to each controller has a reader thread, and a writer thread that gRPC
-runs. So a busy event loop does not delay heartbeats; each heartbeat contains the time since the loop's last turn.
+runs. So a busy event loop does not delay heartbeats; each heartbeat contains the time since the loop's last iteration.
 """
 
 from __future__ import annotations

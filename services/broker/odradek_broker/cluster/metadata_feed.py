@@ -191,7 +191,7 @@ class MetadataFeed:
                     snapshot = None
 
     async def _replay(self, message: pb.MetadataBatches) -> None:
-        """Replay the entries. The event loop runs other tasks between entries and within long ones.
+        """Replay the entries. The event loop runs other tasks between entries and within long entries.
 
         The records of an entry are replayed without interruption, because no other code may see a part of an entry.
         """
@@ -292,7 +292,7 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 
 
 def _require_next(image: MetadataImage, offset: int) -> None:
-    """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
+    """Raise FeedBroken if entries before this one are missing, because the image would never get these entries."""
     if 0 <= image.offset < offset - 1:
         raise FeedBroken(f"the entries between the offsets {image.offset} and {offset} are missing")
 

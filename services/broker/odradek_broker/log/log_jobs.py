@@ -88,8 +88,8 @@ class SyncJob(StorageJob):
 
     `files` are duplicated handles that belong to the job. `closed` are segments whose indexes were never synced. New
     index entries of the `active` segment are written but not synced, except those of aborted transactions, because
-    recovery rebuilds the others after a power loss. `refused` is the error (such as a full disk) because of which a
-    full sync became a plain one.
+    recovery rebuilds all other entries after a power loss. `refused` is the error (such as a full disk) because of
+    which a full sync became a plain one.
     """
 
     end_offset: Offset

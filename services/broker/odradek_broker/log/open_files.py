@@ -11,8 +11,8 @@ A dirty file must not be closed without a sync. When the kernel fails to write i
 and reports the error to the descriptors that are open, or to a descriptor that is opened later, as long as the kernel
 keeps the inode in memory. A sync through a descriptor that is opened even later would succeed although bytes are lost.
 `Upkeep` syncs the oldest logs on a disk thread as soon as more than half of the files are dirty (`is_crowded`). If all
-of them are dirty nevertheless, one is synced on the event loop: a broker with so few descriptors writes at the speed of
-its disk, but loses nothing.
+files are dirty nevertheless, one file is synced on the event loop: a broker with so few descriptors writes at the speed
+of its disk, but loses nothing.
 
 The limit counts a segment from the moment at which a log owns it. Only the event loop uses the descriptors of these
 segments, because work on disk threads has descriptors of its own (`Segment.handle`). So no descriptor is closed while a

@@ -11,9 +11,9 @@ the event loop.
 
 Invariants: a batch is recorded in memory only after its bytes were written. Each segment begins at the end offset of
 the previous one, even if compaction left gaps between batches, so that recovery detects bytes that a power loss has
-removed. The durable end moves only when a sync that began after those bytes were written has succeeded; the recovery
-point moves only when indexes, epochs and a producer snapshot up to it were written as well. After a failed write or
-sync every change raises StorageFailed.
+removed. The durable end passes a batch only when a sync that began after the batch was written has succeeded; the
+recovery point moves only when indexes, epochs and a producer snapshot up to it were written as well. After a failed
+write or sync every change raises StorageFailed.
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ class PartitionLog:
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob) -> None:
-        """Replace old segments by the compacted ones that the last slice completed. Raises StorageFailed."""
+        """Replace old segments by the compacted segments that the last slice completed. Raises StorageFailed."""
         self._health.check()
         if job.error is not None:
             failure = self._health.fail_to_write(f"compacting {self.directory}", job.error)

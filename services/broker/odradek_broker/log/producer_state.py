@@ -7,7 +7,7 @@ flight and may retry any of them. A batch is
     duplicate   its sequences are those of a stored batch: the response has the offsets of the stored batch
     refused     it has an older epoch (a zombie), or any other sequence
 
-A batch older than the stored ones is refused, too, as in Kafka. It is not treated as a duplicate
+A batch older than the stored batches is refused, too, as in Kafka. It is not treated as a duplicate
 (DUPLICATE_SEQUENCE_NUMBER, which clients treat as success): a correct client never sends one, and the first stored
 batch of a producer may have been its second batch, while the first one was not written.
 
@@ -80,7 +80,7 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer. `batches` are its last ones, oldest first. `transaction_first_offset` is -1 if the
+    """The state of one producer. `batches` are its last batches, oldest first. `transaction_first_offset` is -1 if the
     producer has no open transaction.
     """
 

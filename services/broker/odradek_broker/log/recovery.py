@@ -7,7 +7,7 @@
     4  epochs: from the checkpoint up to the recovery point, from batch headers past it
     5  producers: from the newest snapshot at or below the recovery point, and a replay of headers
 
-Below the recovery point, only a few headers of each segment are read. If these are invalid or do not follow one
+Below the recovery point, only a few headers of each segment are read. If these headers are invalid or do not follow one
 another, the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides
 what is trusted: after a clean stop the whole log counts as below the recovery point; after a power loss the index files
 of the segment that was active are rebuilt.
@@ -401,7 +401,7 @@ class Recovery:
         damaged or `is_doubtful`: the power was lost while the segment was active.
 
         The rebuild takes the newest producer snapshot at or below the segment's base offset, and replays the batches
-        from there.
+        after it.
         """
         try:
             if is_doubtful:

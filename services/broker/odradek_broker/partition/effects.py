@@ -174,7 +174,7 @@ class SendDetach(Struct, frozen=True, kw_only=True, gc=False):
 
 class SendAck(Struct, frozen=True, kw_only=True, gc=False):
     """Acknowledge to the leader everything below `ack_to` (rule R6). Acknowledgements are cumulative, so the host sends
-    only the last one of a turn of the event loop.
+    only the last one of an iteration of the event loop.
 
     If `is_synced`, the topic has durability=fsync, and everything below `ack_to` is synced to the disk.
     """

@@ -416,7 +416,7 @@ class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 class IsrChangeResponded(Struct, frozen=True, kw_only=True, gc=False):
     """The controller's response to the ISR proposal that names this leader epoch and partition epoch. `error_code` is
-    REQUEST_TIMED_OUT if there was no response, because it was lost or another node became the controller.
+    REQUEST_TIMED_OUT if there was no response, because the response was lost or another node became the controller.
     """
 
     leader_epoch: LeaderEpoch

@@ -298,7 +298,7 @@ class Leader:
         return effects
 
     def on_delete_records(self, event: DeleteRecordsRequested, now_ms: int) -> list[Effect]:
-        """Raise the log start offset here and at the followers. The response waits for the low watermark."""
+        """Raise the log start offset, which Data messages contain. The response waits for the low watermark."""
         log_start_before = self._log.log_start
         refusal = self._deletes.request(event)
         if refusal is not None:

@@ -110,11 +110,11 @@ class Produce(Mutable):
 
 
 class ProduceTurns:
-    """Lets small produces to one partition that arrive in one turn of the event loop share an append.
+    """Lets small produces to one partition that arrive in one iteration of the event loop share an append.
 
-    Waiting for the end of the turn only delays a produce if no other produce arrives for the same partition. So
-    after a turn in which no two produces were for the same partition, the next `at_once_max` produces of the broker are
-    appended when they arrive.
+    Waiting for the end of the iteration only delays a produce if no other produce arrives for the same partition. So
+    after an iteration in which no two produces were for the same partition, the next `at_once_max` produces of the
+    broker are appended when they arrive.
     """
 
     __slots__ = ("_call_soon", "_count", "_queues", "at_once", "at_once_max")
@@ -127,10 +127,10 @@ class ProduceTurns:
         self._queues: dict[ProduceQueue, None] = {}
         self._count = 0
         self.at_once = at_once_max
-        """The number of produces that are still appended without waiting for the end of their turn."""
+        """The number of produces that are still appended without waiting for the end of an iteration."""
 
     def added_to(self, queue: ProduceQueue) -> None:
-        """Count a produce that was added to `queue`, which is flushed at the end of this turn."""
+        """Count a produce that was added to `queue`, which is flushed at the end of this iteration."""
         if not self._queues:
             self._call_soon(self._end)
         self._queues[queue] = None
@@ -153,7 +153,7 @@ class Stepping(Protocol):
 
 
 class ProduceQueue:
-    """The produces to one replica that wait for the end of the turn, in the order in which they arrived."""
+    """The produces to one replica that wait for the end of the iteration, in the order in which they arrived."""
 
     __slots__ = ("_replica", "_turns", "requests")
 
@@ -166,7 +166,7 @@ class ProduceQueue:
         """Return whether a produce that is not transactional should wait for others.
 
         A request with acks=0 does not wait, because its caller must learn of an error at once. A coordinator's request,
-        which has an expected leader epoch, does not wait either, because coordinators write only once per turn.
+        which has an expected leader epoch, does not wait either, because coordinators write only once per iteration.
         """
         if acks == 0 or len(records) > QUEUED_BYTES_MAX or expected_leader_epoch >= 0:
             return False

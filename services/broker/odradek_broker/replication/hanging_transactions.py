@@ -277,8 +277,8 @@ class HangingTransactions:
         return bool(partitions) and all(state.partition in current for state in partitions)
 
     def _guard(self, candidate: _Candidate) -> int | None:
-        """Return the guard of a transaction in `__consumer_offsets`, from before the coordinators are asked about it;
-        None in other topics.
+        """Return the guard of a transaction in `__consumer_offsets`; None in other topics. The caller must get the
+        guard before it asks the coordinators about the transaction.
         """
         if candidate.host.topic != OFFSETS_TOPIC:
             return None

@@ -64,8 +64,8 @@ class TransactionRegistrar(Protocol):
     def register(
         self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
     ) -> None:
-        """Send the registration to the coordinator once. `on_response` is called once, in a later turn of the event
-        loop.
+        """Send the registration to the coordinator once. `on_response` is called once, in a later iteration of the
+        event loop.
         """
 
 
@@ -153,8 +153,8 @@ class Surroundings(Protocol[Host_contra]):
         """Send a proposed ISR change to the controller."""
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the data directory offline, unless its disk is only full. The hosts are notified in a later turn of the
-        event loop.
+        """Take the data directory offline, unless its disk is only full. The hosts are notified in a later iteration of
+        the event loop.
         """
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:

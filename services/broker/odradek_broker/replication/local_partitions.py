@@ -1,5 +1,5 @@
-"""The partitions of this broker: they are looked up for requests and watched for changes, and fetches wait for new
-records here.
+"""The partitions of this broker: look-ups for requests, watches for changes of the image, and fetches that wait for new
+records.
 
 The gRPC servicers, the Kafka listener and the coordinators all use this module, so that every rule applies to every
 protocol. Everything runs on the broker's event loop, and no other thread may call it.
@@ -159,8 +159,8 @@ class LocalPartitions:
         return LeaderNow(state.leader, LeaderEpoch(state.leader_epoch))
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
-        """Call `watcher` after changes of the image, at most once per turn of the event loop. Return a function that
-        ends the calls.
+        """Call `watcher` after changes of the image, at most once per iteration of the event loop. Return a function
+        that ends the calls.
         """
         self._image_watchers[watcher] = None
 
@@ -170,7 +170,7 @@ class LocalPartitions:
         return unwatch
 
     def image_changed(self) -> None:
-        """Schedule one call of the image watchers in the next turn of the event loop, for all changes until then."""
+        """Call the image watchers once in the next iteration of the event loop, for all changes until then."""
         if not self._is_image_call_due and self._image_watchers:
             self._is_image_call_due = True
             asyncio.get_running_loop().call_soon(self._tell_image_watchers)

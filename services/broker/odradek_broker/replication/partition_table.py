@@ -117,8 +117,8 @@ class PartitionTable:
     ) -> None:
         """`on_offline` is called once, when the directory fails. `on_broken` is called with all replicas that are
         offline after internal errors, whenever this set changes. Each replica that waits for a point in time gets a
-        Tick every `tick_ms`. These replicas are spread over `tick_slices` turns of the event loop within that time.
-        `at_once_max` is passed to ProduceTurns.
+        Tick every `tick_ms`. These replicas are spread over `tick_slices` iterations of the event loop within that
+        time. `at_once_max` is passed to ProduceTurns.
         """
         self.clock = clock
         self.pool = pool
@@ -408,7 +408,8 @@ class PartitionTable:
         return str(self._directory.full or "")
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the directory offline, at the first call; the replicas are notified in a later turn of the event loop.
+        """Take the directory offline, at the first call; the replicas are notified in a later iteration of the event
+        loop.
 
         A write that was only refused does not take the directory offline (full_disk.py).
         """

@@ -1,7 +1,7 @@
 """The process that `odradek storage strays` and `odradek storage adopt` start.
 
-    ... strays DIR [NAME...]     print the stray logs as lines of JSON, or remove those with these names
-    ... adopt DIR INCARNATION    assign the directory to that metadata log; `none`: to any metadata log
+    ... strays DIR [NAME...]     print the stray logs as lines of JSON, or remove the named ones
+    ... adopt DIR INCARNATION    assign the directory to the metadata log with this incarnation id; `none`: to any
 
 Exit status 1 means that the command failed; one line on stderr has the reason. The broker may run while strays are
 printed or removed: a stray is renamed before it is removed, so no stray is both restored and removed.

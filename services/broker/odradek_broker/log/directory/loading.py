@@ -276,7 +276,7 @@ class DirectoryLoad:
         points: dict[TopicIdPartition, Offset],
         watermarks: dict[TopicIdPartition, Offset],
     ) -> None:
-        """Write lower recovery points, because bytes below the old ones were lost and new appends will replace them.
+        """Write lower recovery points, because bytes below the old points were lost, and new appends will replace them.
 
         This happens before any append. The high watermark checkpoint keeps the offset that was durable, so that a crash
         before the registration does not hide the loss.

@@ -204,7 +204,9 @@ class TimeIndex:
         return self._timestamps_ms[number], self._offsets[number]
 
     def append(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Add an entry if its timestamp is greater than all earlier ones; otherwise ignore the entry, as Kafka does."""
+        """Add an entry if both its numbers are greater than those of the last entry; otherwise ignore it, as Kafka
+        does.
+        """
         if self._offsets and (
             timestamp_ms <= self._timestamps_ms[-1] or relative_offset <= self._offsets[-1]
         ):

@@ -277,7 +277,7 @@ class Segment:
             self.note(header, interval_bytes)
 
     def may_follow(self, header: Header) -> bool:
-        """Return whether the offsets of a batch can follow those of the last one. No CRC covers a base offset."""
+        """Return whether the offsets of a batch can follow those of the last batch; no CRC covers a base offset."""
         return (
             header.base_offset >= self.end_offset
             and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX

@@ -212,7 +212,7 @@ class Upkeep:
 
 
 async def _in_turns(steps: Generator[None, None, T]) -> T:
-    """Run each step of a generator in its own turn of the event loop. Return the result of the generator."""
+    """Run each step of a generator in its own iteration of the event loop. Return the result of the generator."""
     while True:
         try:
             next(steps)

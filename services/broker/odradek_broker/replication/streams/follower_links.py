@@ -105,7 +105,7 @@ class FollowerLinks:
     def follow(self, host: PartitionHost, leader: BrokerId) -> None:
         """Make `host` follow `leader`. With NO_BROKER, make it stop following.
 
-        The host gets SessionReady in a later turn of the event loop.
+        The host gets SessionReady in a later iteration of the event loop.
         """
         key = host_key(host)
         before = self._leader_of.get(key, NO_BROKER)

@@ -2,8 +2,8 @@
 
 A FollowerStream opens the connection, notifies its partitions that they may attach (SessionReady), and passes the
 leader's messages to them. It batches the partitions' messages: up to 64 attaches per message, and the latest ack of
-each partition once per turn of the event loop. When the stream breaks, it notifies the partitions and reconnects after
-50-500 ms, or at once if the image has a change of the leader's broker.
+each partition once per iteration of the event loop. When the stream breaks, it notifies the partitions and reconnects
+after 50-500 ms, or at once if the image has a change of the leader's broker.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class FollowerStream:
 
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
         """Send an acknowledgement with the next message. Acknowledgements are cumulative, so only the latest one of
-        each partition is sent, once per turn of the event loop.
+        each partition is sent, once per iteration of the event loop.
         """
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
             partition=_wire(host),

@@ -54,7 +54,7 @@ class _ColdRead:
 
 
 class LeaderStream:
-    """The messages to one follower in one lane. The task that serves the stream gets them from `next_message`."""
+    """The messages to one follower in one lane. The task that serves the stream calls `next_message`."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class LeaderStream:
         self._wake.set()
 
     def mark_due(self, host: PartitionHost) -> None:
-        """Record that the host may have something to send. The next message is built in a later turn of the
+        """Record that the host may have something to send. The next message is built in a later iteration of the
         event loop.
         """
         self._due[host] = None

@@ -1,4 +1,4 @@
-"""The replication streams of one replica: those to the followers to which it sends data, and the one to its leader."""
+"""The replication streams of one replica: the streams to the followers that it sends data to, and to its leader."""
 
 from __future__ import annotations
 
