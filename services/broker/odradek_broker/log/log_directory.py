@@ -445,8 +445,8 @@ class LogDirectory:
         """Add the log of a stray whose job has run. If this raises StorageFailed, the log is a stray again."""
         if job.error is not None:
             self.strays.keep(job.stray, job.found.path)
-            what = f"opening {job.found.path}"
-            raise self.health.fail_to_write(what, job.error) from job.error
+            operation = f"opening {job.found.path}"
+            raise self.health.fail_to_write(operation, job.error) from job.error
         assert job.loaded is not None, job.found
         self._returned.append(job.found.path / STRAY_FILE)
         return self._add(job.found, config, job.loaded, is_new=True, cleaned_offset=Offset(0))
@@ -493,8 +493,8 @@ class LogDirectory:
         if job.error is not None or job.is_outdated:
             self.due.checkpoint = True
         if job.error is not None:
-            what = f"writing checkpoints of {self.path}"
-            raise self.health.fail_to_write(what, job.error) from job.error
+            operation = f"writing checkpoints of {self.path}"
+            raise self.health.fail_to_write(operation, job.error) from job.error
         returned, self._returned = self._returned, []
         for path in returned:
             # If the removal fails, the next start removes the file.

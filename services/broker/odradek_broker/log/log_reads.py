@@ -220,9 +220,9 @@ class ReadPlan:
                 if result is not None:
                     return result
         except (OSError, CorruptBatch) as error:
-            what = f"reading {self._segments[0].path(Suffix.LOG)}"
+            operation = f"reading {self._segments[0].path(Suffix.LOG)}"
             cause = error if isinstance(error, OSError) else DamagedContent(error)
-            raise self._health.fail_to_read(what, cause) from error
+            raise self._health.fail_to_read(operation, cause) from error
         return ReadResult((), self._start_offset, self._end_offset, 0)
 
     def _read_segment(self, segment: Segment) -> ReadResult | None:

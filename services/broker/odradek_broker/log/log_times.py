@@ -45,8 +45,8 @@ def find_timestamp(
     Raises StorageFailed when the disk fails, and LogDamaged for a damaged batch.
     """
 
-    def find(now: Sequence[Segment]) -> TimestampOffset | None:
-        return _find(storage, now, timestamp_ms, log_start_offset)
+    def find(current: Sequence[Segment]) -> TimestampOffset | None:
+        return _find(storage, current, timestamp_ms, log_start_offset)
 
     return _look(health, segments, find)
 
@@ -61,8 +61,8 @@ def find_greatest(
     same errors as `find_timestamp`.
     """
 
-    def find(now: Sequence[Segment]) -> TimestampOffset | None:
-        kept = [s for s in now if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
+    def find(current: Sequence[Segment]) -> TimestampOffset | None:
+        kept = [s for s in current if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
         newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
         if newest is None:
             return None
@@ -88,11 +88,11 @@ def _look(
     several such calls, because then the partition was probably deleted.
     """
     for _ in range(_LOOKS_MAX):
-        now = segments.all
+        current = segments.all
         try:
-            return find(now)
+            return find(current)
         except (OSError, CorruptBatch) as error:
-            if any(segment.is_retired for segment in now):
+            if any(segment.is_retired for segment in current):
                 continue
             cause = error if isinstance(error, OSError) else DamagedContent(error)
             raise health.fail_to_read("looking for a timestamp", cause) from error

@@ -102,9 +102,9 @@ _WAYS_OUT: Final = {
 }
 
 
-def _described(what: str, error: OSError) -> str:
+def _described(operation: str, error: OSError) -> str:
     """Return a text with the operation that failed, the cause, and, if there is a remedy, what an operator can do."""
-    text = f"{what}: {error.strerror or error}"
+    text = f"{operation}: {error.strerror or error}"
     way_out = _WAYS_OUT.get(error.errno or 0)
     return f"{text}; {way_out}" if way_out is not None else text
 
@@ -481,9 +481,9 @@ class DirectoryHealth:
         """Leave the state FULL, because the caller found free space. Logs try to write again from now on."""
         self.full = None
 
-    def fail(self, what: str, error: OSError) -> StorageFailed:
+    def fail(self, operation: str, error: OSError) -> StorageFailed:
         """Record a failed write, sync or rename, and return the exception for the caller to raise."""
-        failure = StorageFailed(f"{what}: {error.strerror or error}")
+        failure = StorageFailed(f"{operation}: {error.strerror or error}")
         if self.failure is None:
             self.failure = failure
             if self.on_failure is not None:
@@ -491,24 +491,24 @@ class DirectoryHealth:
         return failure
 
     @contextlib.contextmanager
-    def failing(self, what: str) -> Iterator[None]:
+    def failing(self, operation: str) -> Iterator[None]:
         """Turn every OSError of the `with` block into StorageFailed: the directory goes offline."""
         try:
             yield
         except OSError as error:
-            raise self.fail(what, error) from error
+            raise self.fail(operation, error) from error
 
     @contextlib.contextmanager
-    def writing(self, what: str) -> Iterator[None]:
+    def writing(self, operation: str) -> Iterator[None]:
         """Turn an OSError of the `with` block into the result of `fail_to_write`. Calls in the block that fail must
         have changed nothing.
         """
         try:
             yield
         except OSError as error:
-            raise self.fail_to_write(what, error) from error
+            raise self.fail_to_write(operation, error) from error
 
-    def fail_to_write(self, what: str, error: OSError) -> StorageFailed:
+    def fail_to_write(self, operation: str, error: OSError) -> StorageFailed:
         """Return the exception to raise for a failed write. The caller must remove the bytes that were written.
 
         The exception is StorageFull if the disk is full, LogDamaged or StorageRefused if the disk is not at fault, and
@@ -516,8 +516,8 @@ class DirectoryHealth:
         """
         kind = error_class(error)
         if kind is ErrorClass.DISK or self.failure is not None:
-            return self.fail(what, error)
-        text = _described(what, error)
+            return self.fail(operation, error)
+        text = _described(operation, error)
         if isinstance(error, DamagedContent):
             return LogDamaged(text, error.offsets)
         if kind is ErrorClass.PROCESS:
@@ -532,11 +532,11 @@ class DirectoryHealth:
                 self.on_full(full)
         return full
 
-    def fail_to_read(self, what: str, error: OSError) -> StorageFailed:
+    def fail_to_read(self, operation: str, error: OSError) -> StorageFailed:
         """Return the exception for a failed read: StorageRefused if the disk is not at fault, else StorageFailed."""
         if error_class(error) is ErrorClass.DISK:
-            return self.fail(what, error)
-        text = _described(what, error)
+            return self.fail(operation, error)
+        text = _described(operation, error)
         if isinstance(error, DamagedContent):
             return LogDamaged(text, error.offsets)
         return StorageRefused(text)

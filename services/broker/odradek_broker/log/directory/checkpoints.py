@@ -203,7 +203,7 @@ class CheckpointJob:
     def run(self) -> None:
         """Run the job once. An error is stored in `error`; `LogDirectory.finish_checkpoint` raises it."""
         logs = [(log.id, log) for log in self._logs]
-        gathered = (
+        offsets_by_file = (
             {key: _recovery_point(log) for key, log in logs},
             {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
             {key: start for key, log in logs if (start := _log_start(log)) > 0},
@@ -211,7 +211,7 @@ class CheckpointJob:
         )
         try:
             for checkpoint, offsets, ticket in zip(
-                self._checkpoints, gathered, self._tickets, strict=True
+                self._checkpoints, offsets_by_file, self._tickets, strict=True
             ):
                 self.is_outdated |= not checkpoint.write(offsets, ticket)
         except OSError as error:

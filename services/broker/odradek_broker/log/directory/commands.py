@@ -36,11 +36,11 @@ def strays(path: Path, chosen: set[str]) -> None:
         raise DirectoryRefused(
             f"{path} is not the data directory of a broker: it has no {META_PROPERTIES}"
         )
-    kept = list(read_strays(storage, path))
-    unknown = chosen - {stray.name for stray in kept} - {ALL}
+    present = list(read_strays(storage, path))
+    unknown = chosen - {stray.name for stray in present} - {ALL}
     if unknown:
         raise DirectoryRefused(f"{path} has no stray called {min(unknown)}: list the strays first")
-    for stray in kept:
+    for stray in present:
         if chosen and ALL not in chosen and stray.name not in chosen:
             continue
         if chosen:

@@ -151,9 +151,9 @@ class DirectoryLoad:
             location.id for location, r in zip(partitions, recoveries, strict=True) if r.lost_bytes
         ]
         if lost:
-            beyond = {p: Offset(kept_ends.get(p, 0) + 1) for p in lost}
+            past_ends = {p: Offset(kept_ends.get(p, 0) + 1) for p in lost}
             remembered = kept_watermarks | {
-                p: max(Offset(durable.get(p, 0)), beyond[p]) for p in lost
+                p: max(Offset(durable.get(p, 0)), past_ends[p]) for p in lost
             }
             self._forget_recovery_points(trusted, remembered)
         return LoadReport(
@@ -169,9 +169,9 @@ class DirectoryLoad:
         """Raise StorageFailed if two directories are logs of the same partition: an operator has copied one, and the
         broker cannot know which of the two is outdated. The disk is not at fault, so `health` does not change.
         """
-        found: dict[TopicIdPartition, Path] = {}
+        paths: dict[TopicIdPartition, Path] = {}
         for location in partitions:
-            other = found.setdefault(location.id, location.path)
+            other = paths.setdefault(location.id, location.path)
             if other is not location.path:
                 raise StorageFailed(
                     f"{other.name} and {location.path.name} in {self.path} are logs of the same partition: move one of"
@@ -285,8 +285,8 @@ class DirectoryLoad:
             self.high_watermarks.write(watermarks, self.high_watermarks.ticket())
             self.recovery_points.write(points, self.recovery_points.ticket())
         except OSError as error:
-            what = f"writing checkpoints of {self.path}"
-            raise self.health.fail_to_write(what, error) from error
+            operation = f"writing checkpoints of {self.path}"
+            raise self.health.fail_to_write(operation, error) from error
 
 
 class StrayReturn:

@@ -102,12 +102,12 @@ def format_directory(
     storage.make_directory(path)
     meta = _read_meta(storage, path)
     if meta is None:
-        if inner := [
+        if names := [
             name for name in sorted(storage.names(path)) if is_formatted(storage, path / name)
         ]:
-            own = name if (name := f"broker-{node_id}") in inner else inner[0]
+            own = name if (name := f"broker-{node_id}") in names else names[0]
             raise DirectoryRefused(
-                f"{path} is not the data directory of a broker, but contains such directories ({', '.join(inner[:5])}):"
+                f"{path} is not the data directory of a broker, but contains such directories ({', '.join(names[:5])}):"
                 f" start `odradek broker` with --processes as before, or set log.dirs={path / own} to use one of them"
             )
         directory_id = DirectoryId(secrets.token_bytes(16))
