@@ -10,7 +10,7 @@ the two images is applied in slices, so that the event loop can run other work.
 of steps in which the parts of the broker apply the change; the next batch is read when all steps are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
-this program, or the metadata log is another one than this broker has followed so far.
+this program, or the metadata log is not the one that this broker has followed so far.
 """
 
 from __future__ import annotations

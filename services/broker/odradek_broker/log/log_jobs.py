@@ -224,7 +224,7 @@ class ResetJob(StorageJob):
 
     @property
     def end_offset(self) -> Offset:
-        """The log end offset after the reset. `TruncateJob` has a field with the same name."""
+        """The log end offset after the reset, like the field with the same name in `TruncateJob`."""
         return self.start_offset
 
     def _work(self) -> None:

@@ -1,7 +1,8 @@
 """Look-ups of records by timestamp, on a disk thread. These are the only look-ups that decode records.
 
-A batch with a matching CRC is as the producer sent it, and a broker does not decode batches when it appends them. So if
-the records of such a batch cannot be decoded, the disk is not at fault, and the look-up uses the header of the batch.
+A batch with a matching CRC has not changed since the producer sent it, and a broker does not decode batches when it
+appends them. So if the records of such a batch cannot be decoded, the disk is not at fault, and the look-up uses the
+header of the batch.
 """
 
 from __future__ import annotations

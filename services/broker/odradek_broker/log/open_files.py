@@ -49,8 +49,8 @@ class Segment(Protocol):
 class OpenFiles:
     """The segments that have an open descriptor: at most `files_max()`.
 
-    `on_sync_failed` is called with the error if the sync of a dirty file failed. It must take the data directory
-    offline, because the error may concern another log than the one that needs the descriptor.
+    `on_sync_failed` is called with the error if the sync of a dirty file failed. The callback must take the data
+    directory offline, because the error may concern another log than the one that needs the descriptor.
     """
 
     __slots__ = ("_clean", "_dirty", "_files_max", "_newest", "lock", "on_sync_failed")

@@ -458,8 +458,9 @@ class PartitionLog:
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
-        """Return a compaction pass if one is due, else None. The caller runs its slices on a disk thread, and calls
-        `install_compacted` after each slice, until the pass is done. Only one pass may run at a time."""
+        """Return a compaction pass if one is due, else None. The caller runs the slices of the pass on a disk thread,
+        and calls `install_compacted` after each slice, until the pass is done. Only one pass may run at a time.
+        """
         if self._is_truncating or self._health.full is not None:
             return None
         with self._health.writing(f"looking for old segments of {self.directory}"):

@@ -504,7 +504,7 @@ class Leader:
     def _has_reached(self, follower: FollowerProgress) -> bool:
         """Return whether the follower has enough records to join the ISR.
 
-        It must have reached the high watermark, because a member of the ISR may be elected. It must also have reached
+        The follower must have reached the high watermark, because a member of the ISR may be elected, and also
         the start of the epoch, because consumers may have seen a higher watermark at the previous leader.
         """
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)

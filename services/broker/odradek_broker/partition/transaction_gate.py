@@ -248,9 +248,9 @@ class TransactionGate:
         producer epoch `last_epoch`.
 
         Those batches belong to the transaction that the marker ends, because the next transaction begins only when this
-        marker is committed. They must not be registered again: clients of the older protocol keep their producer epoch
-        from one transaction to the next, so the coordinator could take these batches for batches of the next
-        transaction.
+        marker is committed. These batches must not be registered again: clients of the older protocol keep their
+        producer epoch from one transaction to the next, so the coordinator could take these batches for batches of the
+        next transaction.
         """
         waiting = self._waiting.get(producer_id)
         if waiting is None:

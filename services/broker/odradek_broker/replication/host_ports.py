@@ -144,7 +144,9 @@ class Surroundings(Protocol[Host_contra]):
         """Return this broker's open stream to a leader by its session id; None if it has ended."""
 
     def wake(self, host: Host_contra) -> None:
-        """Begin to pass Tick events to this replica. They end when the replica no longer waits for a point in time."""
+        """Begin to pass Tick events to this replica. The ticks end when the replica no longer waits for a point in
+        time.
+        """
 
     def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
         """Begin or stop to follow a leader, and notify the coordinators of the replica's new role."""

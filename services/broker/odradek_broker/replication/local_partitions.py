@@ -2,7 +2,7 @@
 records.
 
 The gRPC servicers, the Kafka listener and the coordinators all use this module, so that every rule applies to every
-protocol. Everything runs on the broker's event loop, and no other thread may call it.
+protocol. Everything runs on the broker's event loop, and no other thread may use this module.
 """
 
 from __future__ import annotations

@@ -181,7 +181,9 @@ def snapshot_offsets(names: list[str]) -> list[Offset]:
 def write_snapshot(
     storage: Storage, directory: Path, offset: Offset, entries: dict[ProducerId, ProducerEntry]
 ) -> None:
-    """Write a snapshot without a sync. If a power loss tears it, its CRC does not match, and an older one is used."""
+    """Write a snapshot without a sync. If a power loss tears the file, its CRC does not match, and an older snapshot is
+    used.
+    """
     file = storage.open(directory / file_name(offset, Suffix.SNAPSHOT), create=True)
     try:
         data = encode_snapshot(entries)

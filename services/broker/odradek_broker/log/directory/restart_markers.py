@@ -21,9 +21,9 @@ of the directory. (Markers of the first release lack `lock`.) With the boot id a
 like the directory that the last process left, although the backup lacks all records acknowledged since it was made.
 
 `untold` means that the controller does not know of the loss yet. It stays in the marker until the controller has
-committed a registration with POWER. A process that dies before that commit (killed during its start, out of memory in
-recovery) leaves a running marker with the current boot id. Without `untold` the next start would be of class PROCESS,
-and the replica would stay in ISRs and ELRs although it has lost bytes.
+committed a registration with POWER. A process that dies before that commit (it is killed during its start, or runs out
+of memory in recovery) leaves a running marker with the current boot id. Without `untold` the next start would be of
+class PROCESS, and the replica would stay in ISRs and ELRs although it has lost bytes.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class LogWork:
                 self._begin_sync()
 
     def damage_found(self, failure: LogDamaged) -> bool:
-        """Handle damaged bytes of the log, which changed on the disk. Return whether the replica must go offline.
+        """Handle damage of the log: bytes that have changed on the disk. Return whether the replica must go offline.
 
         The replica goes offline if another replica is in sync: the next start verifies the log, truncates it at the
         damage and fetches the records above the damage again. If no other replica is in sync, this replica stays
