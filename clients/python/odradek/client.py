@@ -73,6 +73,11 @@ class Client:
         """The id of the cluster; "" before the first response."""
         return self._cluster.cache.cluster_id
 
+    @property
+    def broker_endpoints(self) -> list[str]:
+        """The gRPC addresses of the live brokers in the latest metadata; [] before the first response."""
+        return self._cluster.cache.endpoints()
+
     async def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
         """Wait until a broker has responded, for at most `timeout_s` seconds.
 

@@ -17,6 +17,7 @@ from typing import Final, Self
 from odradek.admin.admin import Admin
 from odradek.admin.descriptions import TopicDescription
 from odradek.client import Client
+from odradek.cluster.grpc_transport import GrpcTransport
 from odradek.cluster.security import TlsOptions
 from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek.producer.producer import Producer
@@ -79,6 +80,7 @@ async def _among(
 REGISTRY_TOPIC: Final = "__rest_consumers"
 """The topic that records which gateway serves which consumer instance (`rest.v2.instance_registry`)."""
 _CLOSE_S_MAX: Final = 5.0
+_OTHERS_CONNECTED_S_MAX: Final = 0.5
 INTERNAL_TOPICS: Final = frozenset({REGISTRY_TOPIC})
 
 
@@ -95,7 +97,9 @@ class ClusterAccess:
             )
         self.settings = settings
         self.url = url
-        self.client = Client(settings.bootstrap, tls=tls)
+        self.transport = GrpcTransport(tls)
+        """The connections to the brokers, which the accesses of all callers use, too."""
+        self.client = Client(settings.bootstrap, transport=self.transport)
         self.producer: Producer = self.client.producer(
             acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
         )
@@ -119,6 +123,17 @@ class ClusterAccess:
     def admin(self) -> Admin:
         """The SDK's admin client for topics, configs, groups and ACLs."""
         return self.client.admin
+
+    async def connect(self, timeout_s: float) -> None:
+        """Connect to the cluster, and then to all live brokers, so that the first requests do not wait for connections.
+
+        Raises:
+            OdradekError: no broker responded within `timeout_s`. It is no error if only some brokers do not respond.
+        """
+        await self.client.connect(timeout_s)
+        await self.transport.connect(
+            self.client.broker_endpoints, timeout_s=_OTHERS_CONNECTED_S_MAX
+        )
 
     async def topics(self) -> list[TopicDescription]:
         """Return all topics except the internal ones of the cluster and of the gateways."""

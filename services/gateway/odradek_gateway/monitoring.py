@@ -300,7 +300,7 @@ async def readyz(cluster: Cluster) -> Response:
     if cluster.waits.is_stopping:
         return JSONResponse({"status": "stopping"}, 503)
     try:
-        await cluster.client.connect(2.0)
+        await cluster.connect(2.0)
     except errors.OdradekError as error:
         return JSONResponse({"status": "no broker responds", "reason": str(error)}, 503)
     return JSONResponse({"status": "ok"})

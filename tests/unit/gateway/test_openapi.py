@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 import pytest
+from fastapi.routing import APIRoute
 
 from odradek_gateway.app import create_app
 from odradek_gateway.cluster_access import ClusterAccess
@@ -115,6 +116,14 @@ def openapi() -> dict[str, Any]:
     unused = object()  # no request is made
     app = create_app(GatewaySettings(), cast("ClusterAccess", unused), cast("Instances", unused))
     return app.openapi()
+
+
+def test_all_routes_exist_before_the_first_request() -> None:
+    """A router that is included would be replaced by its routes only at the first request for one of them."""
+    unused = object()
+    app = create_app(GatewaySettings(), cast("ClusterAccess", unused), cast("Instances", unused))
+    assert len(app.routes) >= len(ROUTES)
+    assert all(isinstance(route, APIRoute) for route in app.routes)
 
 
 def schema_of(openapi: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ from odradek.errors import (
 )
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
+NOBODY = "127.0.0.1:1"
+"""An address at which nothing listens."""
 Unary = Callable[[pb.MetadataRequest, grpc.aio.ServicerContext], object]
 
 
@@ -133,6 +135,26 @@ async def ask(transport: GrpcTransport, endpoint: str, timeout_s: float = 5.0) -
     request = pb.MetadataRequest()
     answer = await transport.call(endpoint, METADATA, request, timeout_s=timeout_s)
     return answer.cluster_id
+
+
+async def test_connections_are_opened_before_the_first_call(
+    server: Server, transport: GrpcTransport
+) -> None:
+    await transport.connect([server.endpoint, NOBODY], timeout_s=60)
+    states = {
+        endpoint: connection.channel.get_state()
+        for (endpoint, _), connection in transport._channels.items()
+    }
+    assert states[server.endpoint] is grpc.ChannelConnectivity.READY
+    assert states[NOBODY] is not grpc.ChannelConnectivity.READY
+    assert await ask(transport, server.endpoint) == "c"
+
+
+async def test_an_endpoint_that_stays_silent_is_not_waited_for(transport: GrpcTransport) -> None:
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    async with silent, asyncio.timeout(60):
+        port = silent.sockets[0].getsockname()[1]
+        await transport.connect([f"127.0.0.1:{port}"], timeout_s=0.05)
 
 
 async def test_calls_and_both_kinds_of_streams(server: Server, transport: GrpcTransport) -> None:

@@ -13,12 +13,13 @@ At each broker only one login runs at a time; concurrent calls wait for its sess
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
@@ -337,6 +338,15 @@ class GrpcTransport:
             endpoint, method.name, lambda request: server(request, metadata=metadata)
         )
 
+    async def connect(self, endpoints: Iterable[str], *, timeout_s: float) -> None:
+        """Connect to these endpoints before the first call. Return when each attempt has succeeded or failed, or after
+        `timeout_s`. An endpoint that does not respond is not an error here.
+        """
+        with contextlib.suppress(BrokerUnreachable, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                channels = [self._connection(endpoint).channel for endpoint in endpoints]
+                await asyncio.gather(*map(_connected, channels))
+
     async def close(self) -> None:
         """Close all channels, which ends their calls and streams."""
         self._is_closed = True
@@ -423,6 +433,14 @@ class GrpcTransport:
         return grpc.aio.secure_channel(
             endpoint, grpc.ssl_channel_credentials(ca, key, cert), options=options
         )
+
+
+async def _connected(channel: grpc.aio.Channel) -> None:
+    """Let a channel connect. Return when it has connected, or its first attempt has failed."""
+    state = channel.get_state(try_to_connect=True)
+    while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
 
 
 class _Connection:

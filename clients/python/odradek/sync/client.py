@@ -130,6 +130,11 @@ class Client:
         """The id of the cluster; "" before the first response."""
         return self._client.cluster_id
 
+    @property
+    def broker_endpoints(self) -> list[str]:
+        """The gRPC addresses of the live brokers in the latest metadata; [] before the first response."""
+        return self._client.broker_endpoints
+
     def explain_waiting(self) -> str:
         """Return, in words for a user, why the cluster does not respond, as far as this client can tell."""
         return self._client.explain_waiting()

@@ -1,8 +1,8 @@
 """The caller of a request, and access to the cluster as that caller.
 
-Every call to a broker names the caller on whose behalf it is made. All callers share one set of connections, but
-their calls and streams have different `odradek-on-behalf-of` headers, so each caller has its own client and
-producer (a `CallerAccess`). An access stays open while requests or consumer instances use it. If more than
+Every call to a broker names the caller on whose behalf it is made. All callers share the connections of the gateway's
+own access, but their calls and streams have different `odradek-on-behalf-of` headers, so each caller has its own client
+and producer (a `CallerAccess`). An access stays open while requests or consumer instances use it. If more than
 `callers.max` accesses are open, the unused accesses that were idle for the longest time are closed.
 """
 
@@ -21,7 +21,6 @@ from urllib.parse import quote
 
 from odradek.client import Client
 from odradek.cluster.grpc_transport import GrpcTransport
-from odradek.cluster.security import TlsOptions
 from odradek.cluster.transport import Method, Stream
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.settings import GatewaySettings
@@ -104,11 +103,14 @@ class OnBehalfOf:
 class CallerAccess(ClusterAccess):
     """One caller's access to the cluster: a client and a producer."""
 
-    def __init__(self, process: ClusterAccess, shared: GrpcTransport, caller: Caller) -> None:
+    def __init__(self, process: ClusterAccess, caller: Caller) -> None:
         self.settings = process.settings
         self.url = process.url
         self.caller = caller
-        self.client = Client(process.settings.bootstrap, transport=OnBehalfOf(shared, caller))
+        self.transport = process.transport
+        self.client = Client(
+            process.settings.bootstrap, transport=OnBehalfOf(process.transport, caller)
+        )
         self.producer = self.client.producer(
             acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
         )
@@ -124,9 +126,7 @@ class CallerAccesses:
     def __init__(self, process: ClusterAccess, settings: GatewaySettings) -> None:
         self._process = process
         self._accesses_max = settings.callers_max
-        self.transport = GrpcTransport(
-            TlsOptions(ca=settings.ssl_ca, cert=settings.ssl_certificate, key=settings.ssl_key)
-        )
+        self.transport = process.transport
         # The access that was not used for the longest time comes first.
         self._known: OrderedDict[Caller, CallerAccess] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
@@ -151,17 +151,16 @@ class CallerAccesses:
         """
         access = self._known.get(caller)
         if access is None:
-            access = self._known[caller] = CallerAccess(self._process, self.transport, caller)
+            access = self._known[caller] = CallerAccess(self._process, caller)
         self._known.move_to_end(caller)
         return access
 
     async def close(self) -> None:
-        """Close all accesses and the shared connections. Waits at most 5 s for the accesses."""
+        """Close all accesses. Waits at most 5 s. The connections belong to the gateway's own access."""
         for caller in list(self._known):
             self._drop(caller)
         if self._closing:
             await asyncio.wait(self._closing, timeout=_CLOSE_S)
-        await self.transport.close()
 
     def _trim(self) -> None:
         if len(self._known) <= self._accesses_max:
