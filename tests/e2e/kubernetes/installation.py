@@ -98,6 +98,12 @@ class Installation:
         )
         return int(found["spec"]["nodeName"].removeprefix("node-"))
 
+    def logged(self, pod: str, event: str) -> list[dict[str, Any]]:
+        """Return the events of this name in the log of the pod's container."""
+        lines = self.kubectl("logs", pod, f"--container={pod.split('-')[0]}").splitlines()
+        events = [json.loads(line) for line in lines if line.startswith("{")]
+        return [one for one in events if one["event"] == event]
+
     def odradek(self, *words: str, stdin: str | None = None) -> str:
         """Run the command line as the super user, in the pod that the README describes."""
         if not self.cluster.objects(

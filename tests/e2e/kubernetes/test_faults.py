@@ -25,21 +25,30 @@ context = ssl.create_default_context(cafile=tls + "ca.crt")
 context.load_cert_chain(tls + "tls.crt", tls + "tls.key")
 kind = {"Content-Type": "application/vnd.kafka.json.v2+json"}
 connection, end, number, gap_s, failed = None, pathlib.Path("/tmp/end"), 0, 0.0, 0
-run, last_s = time.time_ns(), time.monotonic()
+run, last_s, steps, longest = time.time_ns(), time.monotonic(), [], []
+def step(name):
+    steps.append(f"{name} {time.monotonic() - last_s:.3f}")
 while not end.exists():
     try:
         if connection is None:
             connection = http.client.HTTPSConnection("gateway.odradek.svc", 8082, context=context, timeout=5)
+            connection.connect()
+            step("connected")
+        step("request")
         connection.request("POST", "/topics/hello", json.dumps({"records": [{"value": [run, number]}]}), kind)
         response = connection.getresponse()
         result = json.loads(response.read())
         assert response.status == 200 and "offset" in result["offsets"][0], result
-    except (OSError, http.client.HTTPException, AssertionError, KeyError, ValueError):
+    except (OSError, http.client.HTTPException, AssertionError, KeyError, ValueError) as error:
+        step(repr(error))
         failed += 1
         connection = None
         continue
     now_s = time.monotonic()
-    gap_s, last_s, number = max(gap_s, now_s - last_s), now_s, number + 1
+    if now_s - last_s > gap_s:
+        step("response")
+        gap_s, longest = now_s - last_s, steps
+    last_s, number, steps = now_s, number + 1, []
     time.sleep(0.01)
 options = TlsOptions(ca=tls + "ca.crt", cert=tls + "tls.crt", key=tls + "tls.key")
 with Client("bootstrap.odradek.svc:9090", tls=options) as client, client.consumer() as consumer:
@@ -53,9 +62,16 @@ with Client("bootstrap.odradek.svc:9090", tls=options) as client, client.consume
         read += len(records)
         seen.update(record.value.replace(b" ", b"") for record in records)
 lost = sum(json.dumps([run, one], separators=(",", ":")).encode() not in seen for one in range(number))
-print(json.dumps({"acknowledged": number, "longest_gap_s": round(gap_s, 3), "retried": failed, "lost": lost}))
+figures = {"acknowledged": number, "longest_gap_s": round(gap_s, 3), "steps": longest, "retried": failed}
+print(json.dumps({**figures, "lost": lost}))
 """
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
+
+
+def test_brokers_run_the_compiled_modules(installation: Installation) -> None:
+    for pod in ("broker-1", "broker-2", "broker-3"):
+        (serving,) = installation.logged(pod, "Serving")
+        assert serving["is_compiled"] is True, serving
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
