@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 
+import grpc
 import pytest
 
 from odradek import errors
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.endpoints import parse_bootstrap
-from odradek.errors import InvalidConfig, OdradekError, error_of
+from odradek.cluster.grpc_transport import translated
+from odradek.cluster.methods import WATCH_METADATA
+from odradek.errors import InvalidConfig, OdradekError, WrongListener, error_of
 from odradek.producer.options import ProducerOptions
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -108,3 +111,24 @@ def test_backoff_doubles_up_to_its_bound_and_jitter_only_shortens_it() -> None:
     assert [backoff.after(n, 0.0) for n in range(1, 9)] == [20, 40, 80, 160, 320, 640, 1000, 1000]
     assert backoff.after(1_000_000, 0.0) == 1_000
     assert 800 <= backoff.after(9, 0.999) <= 1_000
+
+
+async def test_a_listener_without_tls_is_named_instead_of_the_tls_librarys_error() -> None:
+    details = (
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9090: Tls handshake failed"
+        " (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:100000f7:SSL"
+        " routines:OPENSSL_internal:WRONG_VERSION_NUMBER: Invalid certificate verification context: OK"
+    )
+    error = await translated(grpc.StatusCode.UNAVAILABLE, details, "127.0.0.1:9090", "Metadata")
+    assert isinstance(error, WrongListener)
+    assert error.reason == "the listener does not use TLS"
+    assert error.hint.startswith("connect without TLS")
+
+
+async def test_the_listener_for_replication_is_not_called_an_old_broker() -> None:
+    watch = await translated(
+        grpc.StatusCode.UNIMPLEMENTED, "", "127.0.0.1:9093", WATCH_METADATA.name
+    )
+    other = await translated(grpc.StatusCode.UNIMPLEMENTED, "", "127.0.0.1:9090", "NewMethod")
+    assert "listener for replication" in str(watch)
+    assert "upgrade the broker" in str(other)

@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 import grpc.aio
 
-from odradek.cluster.methods import AUTHENTICATE
+from odradek.cluster.methods import AUTHENTICATE, WATCH_METADATA
 from odradek.cluster.sasl_login import LOGIN_S_MAX, Metadata, Session, log_in
 from odradek.cluster.security import SCRAM, SaslCredentials, TlsOptions
 from odradek.cluster.transport import Method, MethodKind, Stream
@@ -85,13 +85,23 @@ _FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DO
 details may quote the message twice, one quotation within the other; the last one is matched."""
 _HTTP_1: Final = "http1.x server"
 """A part of gRPC's message if an HTTP/1 server responds."""
+_NO_TLS: Final = "WRONG_VERSION_NUMBER"
+"""A part of the TLS library's message if the server responds in another protocol than TLS."""
 _FAILED_TO_CONNECT: Final = re.compile(
     r"failed to connect to all addresses; last error: [A-Z_]+: ipv[46]:(\S+): "
     r"(?:Failed to connect to remote host: )?(.+)"
 )
 """Matches gRPC's message for a failed connection whose address and reason are known."""
+_NO_TLS_HINT: Final = (
+    "connect without TLS (no --ca, --cert, ssl.* properties or TlsOptions; security.protocol PLAINTEXT), or use the"
+    " address of a listener with TLS"
+)
 _NO_CONTROLLER: Final = "no active controller"
 """How the details of UNAVAILABLE begin if a broker could not forward a call to a controller."""
+_NOT_FOR_CLIENTS_HINT: Final = (
+    "this may be the listener for replication or for other brokers: use the broker's gRPC address for clients (listener"
+    " GRPC, port 9090 by default)"
+)
 _TOO_LARGE: Final = "message larger than max"
 """A part of gRPC's message if it refuses a message that is too large. A retry would not help."""
 
@@ -177,6 +187,8 @@ async def translated(
         if _HTTP_1 in details:
             reason = "this address belongs to an HTTP/1 server, such as a gateway or a metrics port"
             return WrongListener(endpoint, reason)
+        if _NO_TLS in details:
+            return WrongListener(endpoint, "the listener does not use TLS", hint=_NO_TLS_HINT)
         if details.startswith(_NO_CONTROLLER):
             return NoActiveController(f"the broker at {endpoint} responds, but {details}")
         return BrokerUnreachable(endpoint, _connect_failure(endpoint, details))
@@ -191,7 +203,9 @@ async def translated(
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in details:
         return ThrottlingQuotaExceeded(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedOperation(f"the broker at {endpoint} does not support {name}")
+        # Every broker serves its clients this method, but its listener for replication does not.
+        hint = _NOT_FOR_CLIENTS_HINT if name == WATCH_METADATA.name else None
+        return UnsupportedOperation(f"the broker at {endpoint} does not support {name}", hint=hint)
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
 
 
