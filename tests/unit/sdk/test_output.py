@@ -4,8 +4,11 @@ error.
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -84,8 +87,30 @@ def test_streams_that_are_closed_discard_the_output(monkeypatch: pytest.MonkeyPa
         print_rows([{"topic": "orders"}], OutputFormat.TABLE, empty="none")
         print_rows([], OutputFormat.TABLE, empty="none")
         binary_output().write(b"a record")
-        with Progress("records") as progress:
+        with Progress("records", is_seen=False) as progress:
             progress.add(1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_count_is_shown_at_a_terminal_unless_each_thing_is(
+    monkeypatch: pytest.MonkeyPatch, is_seen: bool
+) -> None:
+    """Standard output is a terminal, too: `odradek produce` prints nothing there."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    clock_s = itertools.count(0, 2)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))
+    progress = Progress("line", is_seen=is_seen)
+    progress.add(1_000)
+    assert ("1,000 lines in" in terminal.getvalue()) is not is_seen
+    progress.say("waiting")
+    assert terminal.getvalue().endswith("waiting\n" if is_seen else "\r\033[Kwaiting\n")
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 lines"), (1, "1 line"), (2_000, "2,000 lines")])

@@ -214,6 +214,7 @@ def test_a_line_that_is_no_record_is_named(cluster: MemoryCluster, tmp_path: Pat
     result = run("produce", "out", str(lines), "--json")
     assert "line 2 of the input" in str(result.exception)
     assert consumed_values("out") == ["a"], "the line before it was sent"
+    assert result.stderr == "odradek: 1 record was written before this error:\n"
 
 
 def consumed_values(topic: str) -> list[str]:
@@ -477,8 +478,8 @@ def test_a_user_at_a_terminal_is_told_that_new_records_are_waited_for(
 class WatchedProgress(Progress):
     """The progress of a command that a user watches at a terminal."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, what: str, *, is_seen: bool) -> None:
+        super().__init__(what, is_seen=is_seen)
         self.is_watched = True
 
 

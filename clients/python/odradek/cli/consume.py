@@ -186,7 +186,7 @@ def consume(
     )
     is_plain = (form, value_as, output) == (VALUE_LINES, "text", OutputFormat.TABLE)
     is_plain &= grep is None and count is None
-    progress = Progress("record")
+    progress = Progress("record", is_seen=sys.stdout.isatty())
     out = binary_output()
 
     async def starts_and_stops(

@@ -248,16 +248,18 @@ class Progress:
     """Shows a user at a terminal how many things were counted: a line on stderr once a second, and a summary at the
     end.
 
-    If standard output is also a terminal, the printed records show the progress, so only the summary is printed.
+    If the user sees each thing on the terminal, because it is printed or typed there, only the summary is printed.
     """
 
-    def __init__(self, what: str) -> None:
-        """`what` is the singular of what is counted, such as record; its plural must end with an s."""
+    def __init__(self, what: str, *, is_seen: bool) -> None:
+        """`what` is the singular of what is counted, such as record; its plural must end with an s. `is_seen`: the
+        user sees each thing on the terminal.
+        """
         self.count = 0
         self._what = what
         self.is_watched = sys.stderr.isatty()
         """Whether stderr is a terminal, so that a user sees what is printed on stderr."""
-        self._has_line = self.is_watched and not sys.stdout.isatty()
+        self._has_line = self.is_watched and not is_seen
         self._started_s = self._shown_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -275,6 +277,12 @@ class Progress:
         if self._has_line and time.monotonic() - self._shown_s >= 1:
             self._shown_s = time.monotonic()
             print(f"\r\033[K{self._text()}", end="", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print a message on stderr, in place of the line that shows the count."""
+        if self._has_line:
+            print("\r\033[K", end="", file=sys.stderr)
+        say(text, is_error=True)
 
     def _text(self) -> str:
         elapsed_s = time.monotonic() - self._started_s

@@ -214,7 +214,7 @@ def produce(
         is_json=is_json,
     )
     keeps_partitions = partition is None and not repartition
-    progress = Progress("line")
+    progress = Progress("line", is_seen=source.isatty())
     if progress.is_watched and source.isatty():
         say(
             "Each line becomes a record. Press Ctrl-D at the beginning of a line to end the input.",
@@ -231,7 +231,7 @@ def produce(
             request_bytes_max=REQUEST_BYTES_MAX,
             allow_auto_create=create,
         )
-        async with _explained(run, producer):
+        async with _explained(run, producer, progress):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
                 if run.has_values_only and not headers:
                     run.sent += len(lines)
@@ -350,9 +350,9 @@ class _Run:
 
 
 @contextlib.asynccontextmanager
-async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
+async def _explained(run: _Run, producer: Producer, progress: Progress) -> AsyncIterator[None]:
     """Print what the producer waits for while the block runs, and close the producer at the end. If the command was
-    interrupted, report the records that were not acknowledged.
+    interrupted, report the records that were not acknowledged. If an error ends it, report those that were.
     """
     import asyncio
 
@@ -361,12 +361,12 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
         while True:
             acknowledged = run.acknowledged
             await asyncio.sleep(PATIENCE_S)
-            if run.undecided and run.acknowledged == acknowledged:
+            is_stuck = run.acknowledged == acknowledged or producer._sender.is_throttled
+            if run.undecided and is_stuck:
                 reason = producer.explain_waiting()
                 if reason and reason != last_reason:
-                    say(
-                        f"odradek: waiting: {counted(run.undecided, 'record')} not acknowledged yet: {reason}",
-                        is_error=True,
+                    progress.say(
+                        f"odradek: waiting: {counted(run.undecided, 'record')} not acknowledged yet: {reason}"
                     )
                     last_reason = reason
 
@@ -376,19 +376,21 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
         await producer.close()
     except BaseException as error:
         # Lines that were read before the interruption, or before an invalid line, are still sent.
-        if run.undecided:
-            say(
+        is_interrupted = isinstance(error, asyncio.CancelledError)
+        if is_interrupted and run.undecided:
+            progress.say(
                 f"odradek: interrupted; trying for up to {INTERRUPTED_FLUSH_S_MAX:.0f} s to send the last"
-                f" {counted(run.undecided, 'record')}",
-                is_error=True,
+                f" {counted(run.undecided, 'record')}"
             )
         await producer.close(INTERRUPTED_FLUSH_S_MAX)
-        missing = run.sent - run.acknowledged
-        if isinstance(error, asyncio.CancelledError) and missing:
-            print(
-                f"odradek: interrupted; {missing} of {run.sent} records were not acknowledged",
-                file=sys.stderr,
+        if is_interrupted and run.sent > run.acknowledged:
+            missing = run.sent - run.acknowledged
+            progress.say(
+                f"odradek: interrupted; {missing} of {run.sent} records were not acknowledged"
             )
+        elif not is_interrupted and run.acknowledged:
+            were = "record was" if run.acknowledged == 1 else "records were"
+            progress.say(f"odradek: {run.acknowledged:,} {were} written before this error:")
         raise
     finally:
         explaining.cancel()

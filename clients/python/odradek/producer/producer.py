@@ -151,6 +151,8 @@ class Producer:
         name = oldest.queue.name
         if self._cluster.cache.leader_endpoint(name) is None:
             return f"{name} has no leader: `odradek why {name.topic}/{name.partition}` explains why"
+        if self._sender.is_throttled:
+            return "a producer quota limits the rate (`odradek quota list` shows quotas)"
         return f"the leader of {name} has not responded yet"
 
     async def send(

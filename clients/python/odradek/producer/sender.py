@@ -218,6 +218,8 @@ class Sender:
     ) -> None:
         self.wall_offset_ms = time.time_ns() // 1_000_000 - monotonic_ms()
         """Wall clock minus monotonic clock in ms, at the last call of `pump`."""
+        self.is_throttled = False
+        """Whether the last response said that the broker delays the next request because of a quota."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
@@ -405,6 +407,7 @@ class Sender:
 
     def _on_response(self, request: SentRequest, response: pb.ProduceResponse) -> None:
         now_ms = monotonic_ms()
+        self.is_throttled = response.throttle_time_ms > 0
         results_of_partitions = list(response.partitions)
         if self._options.acks_number == 0:
             results_of_partitions = [
