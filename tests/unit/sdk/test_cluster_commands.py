@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -45,6 +46,27 @@ async def test_a_broker_that_was_just_stopped_is_waited_for(
     told = capsys.readouterr()
     assert told.err == "broker 4 still has a session: waiting up to 15 s for the session to end\n"
     assert told.out == ""
+
+
+async def test_who_interrupts_the_wait_is_told_that_the_broker_stays_registered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    is_waiting = asyncio.Event()
+
+    class Noticed(Described):
+        async def describe_cluster(self) -> ClusterDescription:
+            is_waiting.set()
+            return await super().describe_cluster()
+
+    admin: Any = Noticed(fenced_from=1_000)
+    waiting = asyncio.create_task(wait_until_fenced(admin, 4))
+    await is_waiting.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "interrupted: broker 4 is still registered; run the command again to remove it"
+    )
 
 
 async def test_nothing_is_waited_for_if_the_broker_is_fenced_or_unknown(

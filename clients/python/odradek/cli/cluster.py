@@ -179,7 +179,14 @@ async def wait_until_fenced(
                 is_error=True,
             )
         is_reported = True
-        await asyncio.sleep(poll_s)
+        try:
+            await asyncio.sleep(poll_s)
+        except asyncio.CancelledError:
+            say(
+                f"interrupted: broker {broker_id} is still registered; run the command again to remove it",
+                is_error=True,
+            )
+            raise
 
 
 def _is_unfenced(cluster: ClusterDescription, broker_id: int) -> bool:
@@ -207,7 +214,7 @@ def unregister(
             await client.admin.unregister_broker(broker)
         return replica_count
 
-    if replica_count := with_client(bootstrap, work):
+    if replica_count := with_client(bootstrap, work, is_quick=False):
         fail(
             f"broker {broker} has replicas of {replica_count} partitions: move them to other brokers first"
             " (`odradek cluster spread --over ID,...`)"

@@ -269,19 +269,28 @@ def _prompt(prompt: str) -> str:
 
 
 def with_client(
-    bootstrap: str, work: Callable[[Client], Awaitable[Result]], *, is_quick: bool = True
+    bootstrap: str,
+    work: Callable[[Client], Awaitable[Result]],
+    *,
+    is_quick: bool = True,
+    waits_for: str = "",
 ) -> Result:
     """Connect, await `work` with the client, and close the client. Errors of the SDK are raised to the caller.
 
     If the command takes longer than PATIENCE_S, it prints once what it waits for. A command with `is_quick=False` waits
-    for records or reports its own progress, so it prints this message only if it is not connected by then. SIGTERM ends
-    the command as Ctrl-C does: its records are flushed, and its consumers leave their groups.
+    for records or reports its own progress, so it prints this message only if it is not connected by then. A command
+    that is connected by then prints `waits_for` if that is given. SIGTERM ends the command as Ctrl-C does: its records
+    are flushed, and its consumers leave their groups.
     """
     import asyncio
 
+    from odradek.cluster.cluster import LinkState
+
     async def explain() -> None:
         await asyncio.sleep(PATIENCE_S)
-        say(f"odradek: waiting: {client.explain_waiting()}", is_error=True)
+        is_connected = client.state is LinkState.CONNECTED
+        reason = waits_for if waits_for and is_connected else client.explain_waiting()
+        say(f"odradek: waiting: {reason}", is_error=True)
 
     async def run() -> Result:
         task = asyncio.current_task()

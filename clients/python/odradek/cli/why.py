@@ -47,6 +47,9 @@ TOPICS_MAX: Final = 50
 """The most topics whose min.insync.replicas one command reads."""
 _CONTROLLER: Final = re.compile(r"controller (\d+) at (\S+:\d+): ")
 """Matches a controller in the error message of a broker that could not reach any controller."""
+_WAITS_FOR: Final = (
+    "brokers and controllers are examined; one that does not respond takes some seconds"
+)
 THROTTLE: Final = "follower.replication.throttled.rate"
 
 
@@ -85,7 +88,7 @@ def why(
         client.admin_timeout_s = connect_s_max()
         return await _Examination(client, sample).causes(name)
 
-    subjects, causes = with_client(bootstrap, work)
+    subjects, causes = with_client(bootstrap, work, waits_for=_WAITS_FOR)
     if output is OutputFormat.JSON:
         print_facts(
             {"name": name, "healthy": not causes, "causes": [_row(cause) for cause in causes]},
