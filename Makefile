@@ -25,7 +25,7 @@ define PREPARE
 command -v $(PYTHON) >/dev/null || { echo "Odradek needs Python 3.11 or newer, and there is no $(PYTHON): make install PYTHON=/path/to/python3.11"; exit 1; }
 $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Odradek needs Python 3.11 or newer, $(PYTHON) is %d.%d: make install PYTHON=python3.11" % sys.version_info[:2])' || exit 1
 if [ -e $(VENV) ] && ! $(BIN)/python -c 'import os, sys; sys.exit(sys.version_info < (3, 11) or os.path.realpath(sys.prefix) != os.path.realpath("$(VENV)"))' 2>/dev/null; then echo "$(VENV) is not a virtual environment of this checkout: making it again"; rm -rf $(VENV); fi
-echo "Installing into $(VENV) ($$($(PYTHON) --version)): the packages that requirements.lock pins; the first time a minute or two"
+echo "Installing into $(VENV) ($$($(PYTHON) --version)): the packages that requirements.lock pins. The first time this takes a minute or two on an idle machine, without further output"
 endef
 export PREPARE
 

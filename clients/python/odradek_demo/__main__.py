@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from odradek.cli.output import EXIT_ERROR, console, one_line_errors
+from odradek.cli.processes import explained
 from odradek.embedded import ClusterPlan, EmbeddedCluster
 from odradek_demo.flights import read_flights
 from odradek_demo.report import Bars, print_report
@@ -37,7 +38,7 @@ def demo(
 
     The demo starts three controllers, three brokers and a gateway on this machine, and sends 336,776 flights. Meanwhile
     it kills the busiest partition leader and the active controller. At the end, it compares every byte that was read
-    with what was sent.
+    with what was sent. With Spark and a JDK, it also runs a streaming query, and kills the driver of that query.
     """
     data_dir = Path(tempfile.mkdtemp(prefix="odradek-demo-")) if keep_data else None
     with Bars(console(stderr=True)) as bars:
@@ -56,7 +57,8 @@ def demo(
             bars.say("reading the flights while the processes start")
             bars.update("start processes", 0, 1)
             flights = read_flights()[:records]
-            cluster.wait_ready()
+            with explained(cluster, tell=bars.say):
+                cluster.wait_ready()
             bars.update("start processes", 1, 1)
             bars.say(f"the cluster is ready at {cluster.bootstrap}")
             outcome = asyncio.run(run_demo(cluster, flights, rate=rate, progress=bars.update))
@@ -74,7 +76,11 @@ def demo(
 def main() -> None:
     """Run the command line of the demo."""
     with one_line_errors():
-        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app = typer.Typer(
+            rich_markup_mode=None,
+            add_completion=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
         app.command(epilog="Example: odradek demo --records 50000")(demo)
         app(prog_name="odradek demo")
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import queue
+from typing import Any
 
+import pytest
 from rich.console import Console
 
+from odradek.cli import processes
 from odradek_demo.report import SILENCE_S_MAX, Bars
 
 
@@ -42,3 +46,15 @@ def test_a_terminal_shows_bars_and_no_lines() -> None:
         bars.update("produce", 3, 4)
     assert "3/4" in out.getvalue()
     assert "3 of 4" not in out.getvalue()
+
+
+def test_the_processes_that_the_demo_waits_for_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Starting:
+        def starting(self) -> list[str]:
+            return ["controller-1", "broker-2"]
+
+    monkeypatch.setattr(processes, "PATIENCE_S", 0.01)
+    cluster: Any = Starting()
+    lines: queue.Queue[str] = queue.Queue()
+    with processes.explained(cluster, tell=lines.put):
+        assert lines.get(timeout=30) == "waiting for controller-1, broker-2"

@@ -19,6 +19,7 @@ from odradek.cli.main import (
     QUORUM_PROCESS_OPTIONS,
     app,
 )
+from odradek_demo import __main__ as demo
 
 ROOT = Path(__file__).parents[3]
 SCREEN_LINES = 40
@@ -29,6 +30,15 @@ def help_of(*words: str) -> str:
     result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_the_demo_has_the_short_help_option_of_the_other_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["demo", "-h"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        demo.main()
+    assert "-h, --help" in capsys.readouterr().out
 
 
 def test_the_help_of_the_program_fits_a_screen_and_has_all_commands() -> None:

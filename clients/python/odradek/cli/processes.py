@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -193,14 +193,19 @@ def dev(
 
 
 @contextlib.contextmanager
-def explained(cluster: EmbeddedCluster) -> Iterator[None]:
-    """Until the block ends, print after each PATIENCE_S seconds which processes are still starting."""
+def explained(
+    cluster: EmbeddedCluster, *, tell: Callable[[str], object] | None = None
+) -> Iterator[None]:
+    """Until the block ends, print after each PATIENCE_S seconds which processes are still starting. If `tell` is given,
+    it is called with the line instead.
+    """
     is_done = threading.Event()
 
     def explain() -> None:
         while not is_done.wait(PATIENCE_S):
             if names := cluster.starting():
-                print(f"waiting for {', '.join(names)}", flush=True)
+                line = f"waiting for {', '.join(names)}"
+                print(line, flush=True) if tell is None else tell(line)
 
     explaining = threading.Thread(target=explain, daemon=True)
     explaining.start()
@@ -299,6 +304,8 @@ def _print_addresses(cluster: EmbeddedCluster) -> None:
     out.print("  echo hello | odradek produce greetings")
     out.print("  odradek consume greetings --from-beginning --exit-at-end")
     out.print(f"Kafka clients: bootstrap.servers={addresses['kafka']}")
+    if cluster.gateways:
+        out.print("The REST gateway is still starting; a line follows when it serves requests.")
 
 
 def _listeners_of(name: str, cluster: EmbeddedCluster) -> dict[str, str | None]:
