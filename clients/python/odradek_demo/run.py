@@ -299,9 +299,11 @@ async def _wait_for_full_isr(admin: Admin) -> None:
         if all(len(p.isr) == len(p.replicas) for p in description.partitions):
             return
         if time.monotonic() > deadline_s:
+            lagging = {r for p in description.partitions for r in p.replicas if r not in p.isr}
             raise TimeoutError(
-                f"replicas are not in sync {_SETTLE_S_MAX:.0f} s after the restart: "
-                + str({p.partition: p.isr for p in description.partitions})
+                f"replicas of broker {', '.join(map(str, sorted(lagging)))} are not in sync"
+                f" {_SETTLE_S_MAX:.0f} s after the restart: run the demo again with --keep-data, and read the"
+                " broker's log"
             )
         await asyncio.sleep(0.1)
 
