@@ -78,7 +78,10 @@ class OutputField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """A checked configuration: the name of the record type, the format, and the fields of the output."""
+    """The checked configuration of a pipeline that converts records to another format.
+
+    It has the name of the output's record type, the format, and the fields of the output.
+    """
 
     name: str
     format: str

@@ -47,7 +47,9 @@ HOT_CHANCE = 0.8  # the chance that the bytes of a read are in the page cache
 READ_BYTES_MAX = 1 << 20
 # Choices for the limit of the unsynced bytes of all logs. A process ends before the limit by age applies.
 FLUSHES_BYTES_MAX = (1_000, 20_000)
-CHECKPOINT_LOOK_CHANCE = 0.1  # the chance of a check while no log is being truncated
+CHECKPOINT_LOOK_CHANCE = (
+    0.1  # the chance that a new checkpoint is checked; during a truncation it always is
+)
 CLUSTER_ID = ClusterId("simulated")
 
 

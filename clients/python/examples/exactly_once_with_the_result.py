@@ -38,7 +38,7 @@ class Ledger:
         self._database.executescript(TABLES)
 
     def next_offset(self, partition: TopicPartition) -> int:
-        """Return the offset of the first payment of the partition that is not applied yet."""
+        """Return the offset of the partition's first payment that is not applied yet."""
         row = self._database.execute(
             "SELECT next FROM offsets WHERE topic = ? AND part = ?",
             (partition.topic, partition.partition),

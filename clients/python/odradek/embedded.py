@@ -440,8 +440,8 @@ class EmbeddedCluster:
             except ChildProcessFailed:
                 if child.is_running or not _IN_USE.search(child.log_tail()):
                     raise
-                # A process of a killed cluster, which was still starting, has locked the directory. That process will
-                # end soon.
+                # The directory is locked by a process that was still starting when its cluster was killed. That process
+                # will end soon.
                 self.wait_unlocked(stop, of=(child,))
                 child.start()
                 child.wait_ready(max(0.1, deadline - time.monotonic()), stop)

@@ -52,7 +52,8 @@ class HeldRequests(Generic[K, Q]):
         """Remove and return the parked requests of this key, in the order of their arrival."""
         taken = list(self._by_key.pop(key, {}).values())
         self._count -= len(taken)
-        # The deadlines of removed requests stay in the heap until they pass, or until they are more than half of it.
+        # The deadline of a removed request stays in the heap until it passes. If such deadlines are about half of a
+        # large heap, the heap is built again without them.
         if len(self._deadlines) > 2 * self._count + 1_000:
             self._deadlines = [
                 entry for entry in self._deadlines if entry[1] in self._by_key.get(entry[2], {})

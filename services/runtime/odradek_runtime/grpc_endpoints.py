@@ -39,7 +39,7 @@ SERVER_OPTIONS: Final[Options] = [
     ("grpc.so_reuseport", 0),  # the second of two brokers with the same port must fail to start
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    # The default of one minute would override grpc.keepalive_timeout_ms.
+    # The default of this option, one minute, would override grpc.keepalive_timeout_ms.
     ("grpc.http2.ping_timeout_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -65,7 +65,7 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    # The default of one minute would override grpc.keepalive_timeout_ms.
+    # The default of this option, one minute, would override grpc.keepalive_timeout_ms.
     ("grpc.http2.ping_timeout_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),

@@ -4,8 +4,8 @@ A field is declared with `setting(...)`, which takes Kafka's dotted name, the de
 sources of a value are, in order of rising precedence: the default, the environment (`ODRADEK_BROKER_LOG_DIRS`), the
 configuration file (Java properties, as in Kafka) and `--set name=value`.
 
-If a name is unknown, the process does not start, and one error lists all unknown names. For each of them the error says
-where the setting belongs if another process or the cluster has it, and otherwise suggests the most similar name.
+If a name is unknown, the process does not start, and one error lists all unknown names. If a name is a setting of
+another process or of the cluster, the error says so. Otherwise the error suggests the most similar name.
 """
 
 from __future__ import annotations

@@ -203,8 +203,8 @@ def seek(
         str,
         typer.Option(
             metavar="[start|end|@MS|OFFSET]",
-            help="Commit the earliest offset (start), the end offset (end), the offset of the first record at or after"
-            " a time in ms since the epoch (@MS), or this OFFSET.",
+            help="The offset to commit. start: the earliest; end: the end offset; @MS: that of the first record at or"
+            " after this time in ms since the epoch; a number: this offset.",
         ),
     ] = "",
     since: Annotated[

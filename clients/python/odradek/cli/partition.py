@@ -472,7 +472,9 @@ def throttle(
             help="Limit each broker to this many copied bytes per second, for example 50MiB.",
         ),
     ] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the limit.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the limit on copied bytes.")
+    ] = False,
     broker: Annotated[
         list[int] | None,
         typer.Option(

@@ -150,8 +150,8 @@ class GroupMembership:
         """Change the subscription, and send it to the coordinator without delay."""
         self._topics = topics
         if to_read := self._excluded & topics:
-            # The member already owns these partitions, but does not read them. Once `owned` differs from the target,
-            # the member starts to read them.
+            # The member already owns these partitions, but does not read them. Without them, `owned` differs from the
+            # target assignment, so the member takes them again, and reads them.
             self._excluded -= to_read
             self.owned = {name: i for name, i in self.owned.items() if name.topic not in to_read}
         self._sends_subscription = True

@@ -126,7 +126,8 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the event loop and wait for the thread to end. May be called twice."""
-        if self.is_forked:  # A thread that does not exist after the fork may hold `_gate`.
+        # `_gate` may be locked forever: the thread that held it during the fork does not exist in the forked process.
+        if self.is_forked:
             return
         with self._gate:
             if self.is_closed:

@@ -98,7 +98,7 @@ class MemoryTransactions:
         return True
 
     def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
-        """Give a producer a producer id and epoch that fence all earlier ones."""
+        """Give a producer an id and an epoch, which fence all earlier producers with the same transactional id."""
         code = self.take_fault("InitProducer")
         if SLOT_SEPARATOR in request.transactional_id:
             code = ErrorCode.INVALID_REQUEST

@@ -45,9 +45,8 @@ def _message(name: str) -> type[Message]:
 def _own_message(name: str) -> type[Message]:
     """Create a message class from a schema in `schemas/`.
 
-    kafka-python registers the new class as the response class of its API, with which its clients decode responses. The
-    previous registry is restored, because a kafka-python client in the same process could not decode with the new
-    class.
+    When a class is created, kafka-python registers it as the response class of its API. Clients of kafka-python in this
+    process would then decode responses with it, which fails. So this function restores the previous registry.
     """
     library_classes = dict(response_classes)
     message = new_class(name, (Message,), {"load_json": _SCHEMAS})

@@ -35,7 +35,7 @@ class LinkPeer(Protocol):
 
 
 class SizedResult(Protocol):
-    """The response to one entry. Its encoded size counts against the size limit of a message."""
+    """The response to one entry of a request. The sizes of these results count against the limit of a response."""
 
     def ByteSize(self) -> int: ...
 

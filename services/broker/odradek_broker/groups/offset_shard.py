@@ -261,7 +261,7 @@ class OffsetShard:
         if not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
-            # As in Kafka, the group id may be empty for consumers with manual assignment (`assign`).
+            # A consumer with manual assignment (`assign`) has no group. As in Kafka, its group id may even be empty.
             is_alone = commit.generation_or_epoch < 0
             return ErrorCode.NONE if is_alone else ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):

@@ -80,7 +80,7 @@ class PendingOffsets(Struct, gc=False):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 
     def guard(self, producer_id: ProducerId) -> int:
-        """Return the producer's guard. If the producer has no guard, create one."""
+        """Return the producer's guard, a number that is valid until its transaction ends. Create it if needed."""
         guard = self._guards.get(producer_id)
         if guard is None:
             if len(self._guards) >= REGISTRATIONS_MAX:

@@ -471,7 +471,7 @@ class DirectoryHealth:
             raise self.failure
 
     def check_room(self) -> None:
-        """Raise the failure like `check`, or StorageFull if the disk is full. For operations that need disk space."""
+        """Do the same as `check`, and raise StorageFull if the disk is full. For operations that need disk space."""
         if self.failure is not None:
             raise self.failure
         if self.full is not None:

@@ -223,8 +223,8 @@ class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OrphanEnded(Struct, frozen=True, kw_only=True, gc=False):
-    """Report that the marker of a transaction was lost, so the leader appends a marker itself before a later
-    transaction of the same producer begins.
+    """Report that the leader ended a transaction whose marker was lost. The same producer begins its next transaction,
+    so the leader appends a marker for the earlier one first.
     """
 
     producer_id: ProducerId

@@ -102,7 +102,8 @@ _NO_KEY: Final = BatchRefused(
 
 
 NO_TRANSACTIONS: Final = BatchRefused(
-    # Nothing would ever end the transaction, so read_committed consumers could never read past it.
+    # If the batch were appended, nothing would ever end its transaction, and read_committed consumers could not
+    # read past it.
     ErrorCode.INVALID_TXN_STATE,
     "transactions are not supported",
 )

@@ -99,7 +99,7 @@ class AuthServicer:
         await context.write(response)
 
     async def _begin(self, mechanism: str, host: str, context: ServerContext) -> str:
-        """Begin a SASL exchange, and return its name."""
+        """Begin a SASL exchange. Return the random name by which the client's next calls refer to it."""
         has_certificate = bool(context.auth_context().get("x509_pem_cert"))
         if len(self._in_progress) >= LOGINS_MAX or (
             self._of_host[host] >= LOGINS_PER_HOST_MAX and not has_certificate

@@ -240,7 +240,9 @@ class ConnectionWatch:
         self._ages[port] = {}
 
     async def run(self) -> None:
-        """Check periodically until cancelled, or until the operating system fails to list connections."""
+        """Check the memory and the number of connections again and again, until this task is cancelled or the operating
+        system fails to list connections.
+        """
         while True:
             try:
                 await self._look()

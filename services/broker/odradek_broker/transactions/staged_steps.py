@@ -405,7 +405,9 @@ class StagedSteps:
         return step + respond(request_id, MembersChecked(errors=errors))
 
     def handle_forget(self, request_id: RequestId, request: ForgetSteps) -> TransactionStep:
-        """Delete the ledger of a query for an operator, so that the query can run from an older checkpoint."""
+        """Delete the record of a streaming query's completed steps (its ledger) when an administrator requests it. The
+        query can then run from an older checkpoint.
+        """
         query = TransactionalId(request.query)
         state = self._shard.table.get(query)
         if state is None or state.ledger is None:

@@ -171,7 +171,7 @@ class JsonFormat:
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
     def outgoing(self, record: JsonRecord) -> OutgoingRecord:
-        """Convert a record of a request. Its key and value keep the bytes that the client wrote."""
+        """Return the record to produce. Its key and value keep the bytes of JSON that the client wrote."""
         headers = headers_of(record.headers)
         return OutgoingRecord(
             _kept(record.key), _kept(record.value), record.partition, headers, record.timestamp

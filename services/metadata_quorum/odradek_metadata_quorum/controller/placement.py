@@ -140,9 +140,9 @@ def _chosen(
     hosts: int,
     racks: int,
 ) -> tuple[BrokerId, ...]:
-    """Return the leader and the followers that the rules of this module choose from `others`, which are in ring order.
+    """Choose followers from `others`, which are in ring order, by the rules of this module. Return the leader and them.
 
-    `hosts` and `racks` are the numbers of different hosts and racks of all brokers.
+    `hosts` and `racks` say how many hosts and racks all brokers have together.
     """
     replicas = [leader]
     remaining = list(others)

@@ -39,7 +39,7 @@ class Outbox:
         self._barrier = barrier
         self._send_frame = send_frame
         self._bytes_max = bytes_max
-        # (the value of the barrier's `durable` at which the message may be sent, peer, frame)
+        # (position, peer, frame): the frame may be sent once the barrier's `durable` reaches the position.
         self._waiting: deque[tuple[int, int, bytes]] = deque()
         self._waiting_bytes: dict[int, int] = {}
 

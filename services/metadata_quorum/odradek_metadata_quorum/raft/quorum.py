@@ -190,7 +190,7 @@ class Quorum:
         Raises:
             NotLeader, ProposalTooLarge, QuorumOverloaded: The entry was not appended.
             OutcomeUnknown: The leadership ended or `timeout_s` passed before the entry was applied.
-            ValueError: The payload is empty. In the feed an empty payload means a leader's no-op.
+            ValueError: The payload is empty. The feed of committed entries marks a leader's no-op by an empty payload.
         """
         settings = self._settings
         if not payload:

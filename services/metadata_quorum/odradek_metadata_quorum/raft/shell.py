@@ -36,8 +36,8 @@ class RaftLimits:
 
 
 class RaftEvents(Protocol):
-    """The events that a Raft node reports to its owner. The node calls these methods only while the owner calls a
-    method of the node.
+    """The events that a Raft node reports to its owner. The node calls these methods only from within a call that the
+    owner makes to the node.
     """
 
     def wake(self, delay_s: float) -> None:

@@ -194,8 +194,8 @@ class ControllerHost:
     async def _committed(
         self, epoch: int, tail: asyncio.Task[bool] | None, *, has_records: bool
     ) -> None:
-        """Wait until all proposals up to the task `tail` are committed or, without records, until the leadership is
-        confirmed. Raises NotActive or Unconfirmed.
+        """Wait until the proposal of the task `tail` and all earlier ones are committed. If the request has no records,
+        then wait until a majority confirms the leadership. Raises NotActive or Unconfirmed.
         """
         if tail is not None and not await asyncio.shield(tail):
             raise NotActive("this controller was deposed before the commit")

@@ -59,7 +59,7 @@ class MetadataStateMachine:
                 self._replay(at, epoch, payload)
         except NewerProgramNeeded as error:
             _log.error(
-                "Failed to read metadata that a newer release wrote; this controller cannot continue with this program",
+                "Failed to read metadata that a newer release wrote; this controller ends, and needs that release",
                 offset=offset,
                 reason=str(error),
             )

@@ -1,7 +1,7 @@
 """Shares of resources that all clients use together: bytes in memory, connections, password checks.
 
 The resources that a client uses are charged to its *owner*. The owner is the client's principal; before a login, or
-without authentication, it is the client's address. So many clients behind one address (NAT, a gateway) have separate
+without authentication, it is the client's address. Therefore clients behind one address (NAT, a gateway) have separate
 shares if they have separate principals. One principal has one share, however many addresses it uses.
 
 A `Shares` is a pool of one resource. An owner may use up to `owner_max` of the resource, all owners together up to
