@@ -93,10 +93,10 @@ class TopicOffsets:
             time.sleep(_BEHIND_PAUSE_S)
 
     def resolve(self, bound: Bound, *, is_start: bool) -> PartitionOffsets:
-        """Return the offsets that a bound of the options means for the partitions that the source has now.
+        """Return the offset of each present partition for a start or an end in the options, for example `latest`.
 
         Raises:
-            ValueError: the bound does not name exactly these partitions, or no record is at or after a time.
+            ValueError: `bound` does not name exactly the present partitions, or no record is at or after a time.
             DataLoss: a start offset does not exist any more, and the option failOnDataLoss is true.
         """
         names = self.partitions()

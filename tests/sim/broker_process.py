@@ -73,7 +73,7 @@ DELETE_CHANCE = 0.02  # the chance per second and partition of a DeleteRecords
 
 
 class ObservedHost(PartitionHost):
-    """The production code's host of one replica, with hooks for the invariants, which check each step."""
+    """The production code's `PartitionHost`, which runs one replica. Each of its steps is checked by the invariants."""
 
     __slots__ = ("life", "oracle")
 

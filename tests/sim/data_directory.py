@@ -61,8 +61,8 @@ class SimulatedStorage(MemoryStorage):
         self.is_short_of_files = False
         self._scheduler = scheduler
         super().__init__()
-        # With few open files, dirty files are synced before they are closed, and a power loss loses less. So only every
-        # fourth seed has a low limit of open files.
+        # The limit of open files is low by default. Dirty files are then synced when they are closed, and a power loss
+        # loses less. So three of four seeds have a higher limit.
         if scheduler.seed % 4:
             self.log_files_max = 100
 

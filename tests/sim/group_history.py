@@ -81,8 +81,8 @@ class GroupHistory:
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
     tenures: dict[_TenureKey, Tenure] = field(default_factory=dict)
-    # Groups that change between the classic and the consumer protocol. In these groups, a member may get an epoch
-    # that a member which left already had.
+    # Groups that change between the classic and the consumer protocol. In these groups, a member may get the
+    # same epoch as an earlier member, which has left.
     mixed: frozenset[GroupId] = frozenset()
     violations: list[Violation] = field(default_factory=list)  # those found during the run
     # The time at which a client first received a generation, and at which a member first received an epoch.

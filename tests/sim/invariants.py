@@ -187,7 +187,7 @@ class Invariants:
             self.cluster.scheduler.counters["recoveries of the longest log"] += 1
         for offset, (value, acked_in) in self.acked.get(partition, {}).items():
             if acked_in >= epoch:
-                continue  # the broker learned late of its election, after that of later leaders
+                continue  # acknowledged by a later leader: this broker learned late that it had been elected
             if host.oracle.value_at(offset) != value and offset >= host.oracle.log_start:
                 self.fail(
                     "I5",

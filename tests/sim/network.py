@@ -105,10 +105,11 @@ class Stream:
         self.ends = (opener, acceptor)
         self.on_message: list[Callable[[Any], None] | None] = [None, None]
         self.on_closed: list[Callable[[], None] | None] = [None, None]
-        # For each end: whether it knows that the connection has ended; whether none of its messages arrives any more;
-        # whether a message of this end was lost.
+        # For each end: whether it knows that the connection has ended.
         self._is_gone = [False, False]
+        # For each end: whether all further messages that it sends are lost.
         self._has_gap = [False, False]
+        # For each end: whether a message that it sent was lost.
         self._has_lost = [False, False]
         self._last_us = [0, 0]
         network.opened(self)

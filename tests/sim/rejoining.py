@@ -1,4 +1,4 @@
-"""P15 under load: a follower that was killed returns to the ISR while producers continue to write.
+"""A follower that was killed returns to the ISR while producers continue to write (property P15 of README.md).
 
 The scenario has its own topic, with two replicas and min.insync.replicas=1. Without the follower, the leader alone is
 the ISR, so its high watermark is its log end, and the follower is always behind it by the round-trip time. The link

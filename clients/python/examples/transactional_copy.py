@@ -1,10 +1,10 @@
 """Exactly once from topic to topic: each order is priced once, whichever process dies.
 
 Records are read, transformed and written in transactions, and the offsets of the input are committed with the output.
-So both take effect, or none of them. Consumers of the output use `read_committed`. After a crash, the next program
+So both take effect, or neither does. Consumers of the output use `read_committed`. After a crash, the next program
 waits until the open transaction of the crashed program has ended, and starts at the committed offsets.
 
-    python transactional_copy.py [NAME [SOURCE [SINK]]]     each running copy needs its own NAME, also after a restart
+    python transactional_copy.py [NAME [SOURCE [SINK]]]     each copy has its own NAME, and keeps it when it restarts
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class Probes:
             await asyncio.sleep(_INTERVAL_S)
 
     async def report(self) -> None:
-        """Run both checks once. If a result has changed, log it and set the health service."""
+        """Check liveness and readiness once. If a result has changed, log it and set the health service."""
         problems = self._why_not_live(), self._why_not_ready()
         if problems == self._reported:
             return

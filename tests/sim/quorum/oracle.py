@@ -84,7 +84,7 @@ def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> 
 
 
 def check_dirty_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """Like `check_disk_vouches`, but only while a power cut would lose something."""
+    """Check a message as `check_disk_vouches` does, if the disk has unsynced bytes, which a power cut would lose."""
     if source.disk.unsynced(_DURABLE_FILES):
         check_disk_vouches(source, target, message)
 

@@ -528,7 +528,7 @@ def _print_next_steps(plan: Plan, directory: Path) -> None:
         print(
             f"odradek storage format --data-dir {quorum['log.dirs']} --node-id {quorum.get('node.id', 'ID')}"
             f" --voters {quorum['controller.quorum.voters']}"
-            "   # prints the cluster id: add it to the files as cluster.id"
+            "   # prints the cluster id: add it to the written files as cluster.id"
         )
     for role in plan.files:
         print(

@@ -315,7 +315,7 @@ class MetadataImage:
     def _broker_change(self, record: BrokerRegistrationChange, delta: MetadataDelta) -> None:
         before = self.brokers[record.broker_id]
         assert before.broker_epoch == record.broker_epoch, (before, record)
-        changes: dict[str, Any] = {  # Any, because the values are those of several fields
+        changes: dict[str, Any] = {  # Any, because the fields have different types
             name: value
             for name in ("fenced", "in_shutdown", "offline_directory_ids")
             if (value := getattr(record, name)) is not None

@@ -227,7 +227,8 @@ class ClientQuota(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
     TYPE_ID: ClassVar[int] = 11
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
-    entity: tuple[tuple[str, str | None], ...]  # sorted (user|client-id|ip, name or None: default)
+    # Sorted pairs of a type (user, client-id or ip) and a name. None is the default entity of the type.
+    entity: tuple[tuple[str, str | None], ...]
     key: str
     value: float | None = None
 

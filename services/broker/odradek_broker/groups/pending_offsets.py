@@ -101,8 +101,8 @@ class PendingOffsets(Struct, gc=False):
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> None:
-        """Add the offset of a transactional record to the producer's open transaction. If no transaction is open, one
-        begins.
+        """Add a group's committed offset, from a record that was written in a transaction, to the producer's open
+        transaction. If no transaction is open, one begins.
         """
         transaction = self._transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:

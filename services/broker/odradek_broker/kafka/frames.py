@@ -45,7 +45,7 @@ class FrameAssembler:
         self.frame_bytes_max = frame_bytes_max
         self._arrival = scratch
         self._scratch = memoryview(scratch)
-        self._rest = _EMPTY  # bytes that were received and are not read yet
+        self._rest = _EMPTY  # bytes that were received and do not belong to a returned frame yet
         self._is_own = False  # whether `_rest` is a copy outside of the scratch buffer
         self._head = b""  # 0 to 3 bytes of a frame's length
         self._frame: bytearray | None = None

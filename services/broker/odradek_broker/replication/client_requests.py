@@ -232,7 +232,8 @@ class ClientRequests:
         """Return the stamped batches of the requests that an Append effect names, and the numbers of records and
         batches.
         """
-        first_id: Any = effect.request_id  # an int, because the effect appends produce requests
+        # The type checker does not know that an Append effect of clients always has the id of a produce request.
+        first_id: Any = effect.request_id
         produce = self._produces[first_id]
         data: bytes | bytearray | memoryview = produce.stamped(
             effect.base_offset, effect.leader_epoch

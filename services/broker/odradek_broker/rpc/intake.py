@@ -45,7 +45,7 @@ from odradek_runtime.clock import monotonic_ms
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIELDS_PER_ITEM_MAX: Final = 12
 _FIELDS_PER_STEP: Final = 200
-_LAST_BYTES: Final = bytes(range(0x80, 0x100))  # bytes of a varint that are not its last
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0x100))  # all bytes of a varint except its last one
 _shapes: dict[str, dict[int, _Field]] = {}
 
 
@@ -117,7 +117,7 @@ def refusal_steps(
                     return f"{field.name} has {size} bytes; the limit is {STRING_BYTES_MAX}"
                 if field.is_packed:
                     packed = data[position : position + size]
-                    items += len(packed.translate(None, _LAST_BYTES))
+                    items += len(packed.translate(None, _CONTINUATION_BYTES))
                 if field.inner is not None:
                     levels.append((position + size, _shape(field.inner)))
                     size = 0

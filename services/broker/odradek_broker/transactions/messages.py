@@ -155,7 +155,7 @@ class AbortStaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersChecked:
-    """The response to RenewStaged and AbortStaged, with an error code for each member."""
+    """The response to RenewStaged and AbortStaged: an error code for each member of a step of staged writes."""
 
     errors: Mapping[SlotIdentity, ErrorCode]
 

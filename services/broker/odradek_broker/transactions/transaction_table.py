@@ -26,7 +26,8 @@ from odradek_broker.transactions.transaction import (
 )
 from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
 
-# A batch write (a query with a single step) is not repeated after this time.
+# How long the record (ledger) of a finished batch write is kept, that is, of a query with a single step. Spark does not
+# repeat such a write after this time.
 _FINAL_LEDGER_MS: Final = 3_600_000
 _RECORD_BYTES: Final = 200  # the size limit of a record without its id and its partitions
 _PARTITION_BYTES: Final = 32  # the size limit of a partition in a record, without its topic's name

@@ -156,7 +156,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
 
 class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """The network as an object of the library's class Transport. The library uses it only to send messages."""
+    """The network, as an implementation of pysyncobj's Transport. pysyncobj uses it only to send messages."""
 
     def __init__(self, send: Callable[[_Peer, Message], None]) -> None:
         super().__init__(None, None, [])
@@ -342,7 +342,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def election_deadline_s(self) -> float:
-        """The time of the clock `now_s` at which the election timer ends. 0 means that it ends with the next tick."""
+        """The time at which the election timer ends, on the clock of `now_s`. 0: it ends with the next tick."""
         deadline_s: float = self._SyncObj__raftElectionDeadline
         return deadline_s
 

@@ -65,11 +65,10 @@ class RestartMarkers:
     def begin(
         self, *, boot_id: str, lock_inode: int, incarnation: IncarnationId
     ) -> tuple[RestartClass, BrokerEpoch]:
-        """Return the restart class, and the broker epoch in the clean marker (NO_BROKER_EPOCH without one). Write the
-        running marker.
+        """Return how the last process ended, and the broker epoch in the clean marker (NO_BROKER_EPOCH without one).
+        Write the running marker, and then delete the clean one.
 
-        The running marker is written before the clean one is deleted: after a crash in between, when no log was changed
-        yet, the next start is still clean.
+        After a crash between the two, the next start is still clean, which is correct: no log was changed yet.
         """
         clean = self._read(CLEAN)
         running = self._read(RUNNING)

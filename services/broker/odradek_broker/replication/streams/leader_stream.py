@@ -106,7 +106,9 @@ class LeaderStream:
         leader_epoch: int,
         code: ErrorCode,
     ) -> None:
-        """Refuse an attach, or end an attachment (`attach_seq` 0), so that the follower must attach again."""
+        """Refuse the attach with this sequence number. With 0, end the present attachment. The follower then attaches
+        again.
+        """
         message = pb.LeaderMessage(partition=partition, leader_epoch=leader_epoch)
         message.refused.attach_seq = attach_seq
         message.refused.error_code = code
