@@ -23,7 +23,7 @@ PARTITION = TopicPartition(TOPICS[0], PartitionIndex(0))
 
 
 class GroupAdmin(Member):
-    """One admin tool and its group."""
+    """An admin tool that commits, reads and deletes the offsets of a group, and describes and deletes the group."""
 
     def __init__(
         self, cluster: Cluster, history: GroupHistory, client_id: int, group_id: GroupId

@@ -344,8 +344,8 @@ class TransactionOracle(Invariants):
         present.marker_epoch = state.producer_epoch
 
     def _timed_out(self, known: Known, state: Transaction, when: tuple[int, int]) -> None:
-        """Check T14: an open transaction times out only after its whole time-out, or after a grace period if a
-        coordinator loaded it in the meantime."""
+        """Check T14: an open transaction times out only after its whole timeout. If a coordinator has loaded it
+        meanwhile, a grace period suffices."""
         if when[0] < 0 or known.begun[0] < 0 or SLOT_SEPARATOR in known.transactional_id:
             return
         elapsed_ms = (when[0] - known.begun[0]) // MS
@@ -422,7 +422,7 @@ class TransactionOracle(Invariants):
             for known in self.transactions[request.identity.producer_id]
             if known.identity == request.identity
         }
-        # An abort without a registered partition decides nothing.
+        # An abort of a transaction without a registered partition has no outcome.
         if request.is_commit in outcomes or (not request.is_commit and outcomes <= {False}):
             return
         self.fail("T9", f"{request} is confirmed, but {outcomes} is committed")

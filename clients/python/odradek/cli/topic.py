@@ -243,7 +243,7 @@ def trim(
         str,
         typer.Option(
             metavar="TIME",
-            help=f"Delete the records before the first one with this or a later timestamp: {FORMS_OF_TIMES}.",
+            help=f"Delete all records before the first one whose timestamp is at or after TIME: {FORMS_OF_TIMES}.",
         ),
     ] = "",
     partition: Annotated[

@@ -250,8 +250,8 @@ _is_forked = False
 
 
 class GrpcTransport:
-    """The gRPC channels of one client. Each endpoint has one channel, and another one for every STREAMS_PER_CHANNEL
-    bidirectional streams. The transport can only be used on the event loop of its first use.
+    """The gRPC channels of one client. The first channel of an endpoint carries calls and up to STREAMS_PER_CHANNEL
+    bidirectional streams; further streams get further channels. A transport belongs to the event loop of its first use.
 
     Raises:
         InvalidConfig: the mechanism sends a secret although TLS is off, or a PEM file cannot be used.

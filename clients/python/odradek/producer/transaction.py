@@ -473,7 +473,7 @@ async def call_until_decided(
             raise RequestTimedOut(
                 f"{subject} was not decided within {timeout_s} s; last error: {error}"
             ) from error
-        # The first broker may no longer be the coordinator, and may not know the new one.
+        # The broker `first` is not asked again: it may no longer be the coordinator, and may not know the new one.
         first = None
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)

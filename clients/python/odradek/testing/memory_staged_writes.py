@@ -28,7 +28,7 @@ _NONE = ErrorCode.NONE
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The last complete step of a query."""
+    """What the cluster keeps about a query: its last complete step."""
 
     step: int
     task_count: int

@@ -272,8 +272,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._begin_long(session, slot, handler, body)
                 return
             else:
-                # Most bytes of a Produce request are records, which are not decoded. The request is long only if it
-                # names many partitions.
+                # Most bytes of a Produce request are records, which are not decoded. So decoding takes long only if
+                # the request names many partitions.
                 decoding = handler.decode_in_steps(version, body)
                 try:
                     next(decoding)

@@ -476,7 +476,9 @@ class Leader:
         return []
 
     def on_isr_answered(self, event: IsrChangeResponded, now_ms: int) -> list[Effect]:
-        """Withdraw the pending ISR proposal if another copy of it could be accepted later (isr.py)."""
+        """Handle a response to the pending ISR proposal. If the controller could still accept a copy of the proposal
+        later, propose the committed ISR again, which makes all copies invalid (isr.py).
+        """
         if not self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
             return []
         return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]

@@ -155,12 +155,12 @@ class VisibleBytes:
 
     @property
     def total_bytes(self) -> int:
-        """The number of bytes that the high watermark has passed."""
+        """The number of bytes that were appended and are below the high watermark now."""
         return self._above_watermark.passed_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """The number of bytes that the last stable offset has passed."""
+        """The number of bytes that were appended and are below the last stable offset now."""
         return (self._above_stable or self._above_watermark).passed_bytes
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:

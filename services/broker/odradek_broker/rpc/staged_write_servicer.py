@@ -143,7 +143,9 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def CompleteStep(
         self, request: pb.CompleteStepRequest, context: ServerContext
     ) -> pb.CompleteStepResponse:
-        """Commit the given members of a step. Abort all other members of the query in this and earlier steps."""
+        """Commit these members, which are transactions of tasks, of a step. Abort all other members of this step and of
+        earlier steps of the query.
+        """
         return await self._at_coordinator(
             "CompleteStep",
             request,

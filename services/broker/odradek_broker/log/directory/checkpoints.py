@@ -222,8 +222,7 @@ class CheckpointJob:
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    # Read the limits before the recovery point: a truncation that ends between the two reads has lowered the recovery
-    # point.
+    # The limits are read first. If a truncation ends between the two reads, it has already lowered the recovery point.
     limits = log.cut_limits
     point = log.recovery_point
     return point if limits is None else min(point, limits[0])

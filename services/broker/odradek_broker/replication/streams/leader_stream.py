@@ -148,7 +148,7 @@ class LeaderStream:
                 return message
 
     def close(self) -> None:
-        """Close the stream, and notify all its hosts."""
+        """Close the stream, and notify the partition hosts that used it."""
         self.is_closed = True
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
