@@ -47,9 +47,7 @@ HOT_CHANCE = 0.8  # the chance that the bytes of a read are in the page cache
 READ_BYTES_MAX = 1 << 20
 # Choices for the limit of the unsynced bytes of all logs. A process ends before the limit by age applies.
 FLUSHES_BYTES_MAX = (1_000, 20_000)
-CHECKPOINT_LOOK_CHANCE = (
-    0.1  # the chance that a new checkpoint is checked; during a truncation it always is
-)
+CHECKPOINT_LOOK_CHANCE = 0.1  # that a new checkpoint is checked while no log is truncated
 CLUSTER_ID = ClusterId("simulated")
 
 
@@ -226,9 +224,7 @@ class DataDirectory:
             self.check_vouched(log)
 
     def _checkpoint_written(self) -> None:
-        """Check a new checkpoint now if a truncation is running, because it may be replaced before the next periodic
-        check.
-        """
+        """Check a new checkpoint at once during a truncation, because the next one may replace it soon."""
         is_truncating = any(log.is_truncating for log in self.logs.values())
         self._scheduler.counters["checkpoints during a truncation"] += is_truncating
         if is_truncating or self._scheduler.chance(CHECKPOINT_LOOK_CHANCE):
