@@ -202,7 +202,7 @@ def close_open_threads() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 # Callbacks of `atexit` run too late: no thread can be started any more, but closing may need one, such as for a login.
-# The exit callbacks of `threading` run earlier.
+# So the callback is registered at `threading`, which runs its callbacks before it refuses new threads.
 getattr(threading, "_register_atexit", atexit.register)(close_at_end_of_program)
 
 

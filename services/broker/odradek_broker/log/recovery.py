@@ -376,8 +376,8 @@ class Recovery:
         for offset in [o for o in offsets if o > trusted]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         kept = [o for o in offsets if o <= trusted]
-        # The snapshot must not be from above the high watermark, because a snapshot does not record which markers are
-        # unreplicated.
+        # A snapshot above the high watermark is not used, because it does not say which transaction markers are not
+        # replicated yet.
         bound = trusted if self.high_watermark is None else min(trusted, self.high_watermark)
         snapshot = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)
         start, states = Offset(self._segments[0].base_offset), ProducerStates()

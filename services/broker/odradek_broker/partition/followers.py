@@ -69,8 +69,8 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, broker_epoch: BrokerEpoch, attach_seq: int) -> bool:
-        """Record an Attach of a broker process with that broker epoch. Return False if the leader must ignore the
-        Attach, because a later one arrived before it in another stream.
+        """Record that the follower's process with this broker epoch sent an Attach. Return False if the leader must
+        ignore the Attach, because a later Attach has already arrived in another stream.
         """
         if broker_epoch == self.attached_epoch and attach_seq <= self.attach_seq:
             return False

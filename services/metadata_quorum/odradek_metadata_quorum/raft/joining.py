@@ -105,7 +105,7 @@ class Joining:
         # Set when this voter may join: the value of the write barrier's `durable` at which it reports that it joined.
         self._needed: int | None = None
         self.announced = False
-        # The last round number of each other voter that sent JOIN_QUERY.
+        # For each voter that has sent JOIN_QUERY to this one: the number of its last round.
         self._rounds_seen: dict[int, int] = {}
 
     @property
