@@ -128,7 +128,8 @@ def place(package: Path, target: Path) -> None:
     """
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in target.glob(f"{package.name}.*"):  # of a process that was killed
+        # A process that was killed while it copied may have left such directories.
+        for left in target.glob(f"{package.name}.*"):
             shutil.rmtree(left)
         shutil.copytree(package, target / f"{package.name}.new")
         if (target / package.name).exists():

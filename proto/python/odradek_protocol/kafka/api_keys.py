@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 ITEMS_MAX: Final = 10_000
 """The most array elements that a request may have. Clients rarely need more, because Kafka recommends at most 4,000
-partitions for a broker, and they can split larger requests.
+partitions for a broker. A client that needs more can send several requests.
 """
 
 

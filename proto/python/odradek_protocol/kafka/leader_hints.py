@@ -22,7 +22,9 @@ class CurrentLeader(NamedTuple):
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a leader. It belongs to the listener to which the client is connected."""
+    """The address of a leader: that of the leader's listener with the same name as the listener to which the client is
+    connected.
+    """
 
     broker_id: int
     host: str

@@ -46,7 +46,8 @@ def _own_message(name: str) -> type[Message]:
     """Create a message class from a schema in `schemas/`.
 
     When a class is created, kafka-python registers it as the response class of its API. Clients of kafka-python in this
-    process would then decode responses with it, which fails. So this function restores the previous registry.
+    process would then decode responses with the new class, which fails. So this function restores the previous
+    registry.
     """
     library_classes = dict(response_classes)
     message = new_class(name, (Message,), {"load_json": _SCHEMAS})

@@ -12,8 +12,8 @@ check the following:
   has an error code for a name that is too long (`_ANSWERS_LONG_NAMES`).
 - The tags of tagged fields must rise. A known tagged field must fill its size; unknown ones are skipped.
 - At most `TRAILING_BYTES_MAX` bytes may follow the message. Such bytes are ignored, as in Kafka, because librdkafka
-  writes four bytes for a null array that has one (Metadata of all topics), and writes the end of a message twice
-  (AlterUserScramCredentials).
+  writes four bytes where the encoding of a null array is one byte (Metadata of all topics), and writes the end of a
+  message twice (AlterUserScramCredentials).
 
 The decoders return objects of the classes in `messages`, with UUIDs as 16 raw bytes. The generated code is one flat
 function for each message and version; `compile_decoder` shows an example.
@@ -181,7 +181,8 @@ def _generated(message: Any, version: int, *, is_flexible: bool, in_steps: bool)
 class _Source:
     """The source code of one generated function. Each variable name occurs once. `level` is the indentation of a line.
 
-    Each method that takes a `target` generates code that decodes a value and assigns it to this expression.
+    Each method with the argument `target` generates code that decodes a value and assigns it to the expression
+    `target`.
     """
 
     def __init__(

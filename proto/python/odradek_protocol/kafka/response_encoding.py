@@ -2,7 +2,7 @@
 
 kafka-python's encoder works in one step, which takes about 100 ms for a response with 10,000 topics. With
 `encode_steps` the caller can do other work between any two items. An item of an array that does not itself contain long
-arrays is encoded by kafka-python's compiled encoder, so steps hardly cost more in total.
+arrays is encoded by kafka-python's compiled encoder, so encoding in steps hardly takes more CPU time.
 """
 
 from __future__ import annotations

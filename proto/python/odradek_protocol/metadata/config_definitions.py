@@ -6,7 +6,7 @@ Values are text in every protocol and record, as in Kafka. `ConfigDefinition.par
 Topic configs have Kafka's names, except `durability`, which Kafka does not have. For each topic config there is a
 broker config with the cluster's default. A few configs that programs often set are accepted but have no effect, and
 their documentation says so (WITHOUT_EFFECT). `INERT_TOPIC_CONFIGS` has Kafka's configs of mechanisms that Odradek
-lacks. These configs can be set, so that a tool can copy a topic's configs, unless the value requires the mechanism.
+lacks. Values that do not require the mechanism can be set, so that a tool can copy the configs of a topic.
 
 Broker configs can be set at run time. The resource broker "" has the defaults of all brokers. A cluster-wide config can
 be set only for broker "", because brokers must not differ in values such as `min.insync.replicas`.

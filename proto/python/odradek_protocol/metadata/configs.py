@@ -2,7 +2,7 @@
 
 A topic config has the value that is set for the topic. If none is set, the config has the cluster's default, which is a
 config of the broker resource "" (all brokers). If that default is not set either, the config has its built-in default.
-The first two can be changed at run time.
+The topic's value and the cluster's default can be changed at run time.
 """
 
 from __future__ import annotations

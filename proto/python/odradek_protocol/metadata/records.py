@@ -14,9 +14,9 @@ numbers are not in the records, because replaying computes the same numbers ever
 Compatibility: new fields are appended, with defaults; fields are never reordered or reused. An appended field makes a
 new version of its record. `SINCE` maps the field to that version. `LEVELS` has, for each version, the lowest
 `metadata.version` at which it may be written. A newer program uses the default of a field that is missing. An older
-program refuses a version, field or type that it does not know, because ignoring it would give this process another
-image than the other processes. An older program receives none of these while `metadata.version` is a level that this
-program supports.
+program refuses a version, field or type that it does not know: if the program ignored it, its process would have
+another image than the other processes. While `metadata.version` is a level that an older program supports, no record is
+written that this older program would refuse.
 """
 
 from __future__ import annotations

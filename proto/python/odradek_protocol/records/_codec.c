@@ -677,7 +677,7 @@ static void record_buffer_dealloc(RecordBufferObject *buffer) {
     Py_DECREF(type);
 }
 
-/* A header of the arguments, with the objects that keep its bytes alive. */
+/* One of the record headers that the caller passed, with the objects that keep its bytes alive. */
 typedef struct {
     Bytes key, value;
     PyObject *owner; /* owns the bytes of the key if the key's cached UTF-8 cannot be used, otherwise NULL */
@@ -1101,8 +1101,8 @@ static inline void growing_write(Growing *growing, const void *data, size_t leng
     growing->used += (int64_t)length;
 }
 
-/* A column of Arrow's type `binary`. `validity` is empty until the first null; then it has a bit for each row for which
- * memory is reserved. */
+/* A column of Arrow's type `binary`. `validity` is empty until the first null. From then on it has a bit at least for
+ * each row up to the last null; `binary_finish` adds the bits of later rows. */
 typedef struct {
     Growing validity, offsets, data;
     int64_t rows, nulls;
@@ -1118,7 +1118,8 @@ static int binary_reserve(Binary *binary, int64_t rows, int64_t data_bytes) {
     return growing_reserve(&binary->data, data_bytes);
 }
 
-/* The `used` of `validity` is the number of bytes that are initialised (all bits 1). */
+/* Clears the bit of the next row in `validity`. The first `validity.used` bytes are initialised; they had all bits 1
+ * before nulls were marked. */
 static int binary_mark_null(Binary *binary) {
     int64_t bytes = binary->rows / 8 + 1;
     if (bytes > binary->validity.used) {

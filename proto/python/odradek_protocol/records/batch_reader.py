@@ -101,7 +101,7 @@ def decode_batch(
     """Return all records of the batch at `position`. Arguments and errors are those of `open_batch`.
 
     `Record` objects of the smallest records (7 bytes each) take 20 times the memory of the encoded records. So code
-    that reads batches of untrusted clients should use `open_batch` and read them in pieces.
+    that reads batches of untrusted clients should use `open_batch` and read the records in pieces.
     """
     return open_batch(
         buffer,

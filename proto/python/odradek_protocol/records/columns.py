@@ -1,8 +1,8 @@
 """Decoders of records to columns in Arrow's memory layout, for fast reads of whole partitions.
 
 A `ColumnBuilder` decodes batches and returns buffers in the Arrow columnar format, for which the Arrow library is not
-needed. `to_record_batch` creates an Arrow record batch from them without a copy. Columns that are not selected are not
-decoded. Source: https://arrow.apache.org/docs/format/Columnar.html
+needed. `to_record_batch` creates an Arrow record batch from these buffers without a copy. Columns that are not selected
+are not decoded. Source: https://arrow.apache.org/docs/format/Columnar.html
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
     """Return an upper bound of the decompressed size of one zstd frame, in bytes.
 
     A result above `cap` only means that the bound exceeds `cap`. Raises CorruptBatch if a header of the frame is not
-    valid, if bytes are missing, if bytes follow the frame, or if its window is larger than 8 MiB.
+    valid, if bytes are missing, if bytes follow the frame, or if the frame's window is larger than 8 MiB.
     """
     _need(data, 0, 6, "zstd")
     if _u32(data, 0) != _ZSTD_MAGIC:
