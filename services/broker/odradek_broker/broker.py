@@ -318,7 +318,7 @@ class Broker:
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
         """Pass the new image to every component that uses it; yield between steps, so that the event loop can run.
 
-        The membership is last, because its heartbeat tells the controller that this broker acts on the image.
+        `membership` is last, because its heartbeats report to the controller that this broker has applied the image.
         """
         yield from self.table.apply(image, delta)
         if delta.configs and self.table.links is not None:

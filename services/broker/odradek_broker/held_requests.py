@@ -2,7 +2,7 @@
 
 Because requests wait here, clients need not poll. The requests of one key are removed in the order of their arrival.
 The number of parked requests is bounded for each key and in total, so that one key with many callers does not crowd out
-the others.
+the requests of other keys.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class BrokerProcess:
         )
 
     def _bind(self) -> None:
-        """Bind the ports, because the registration contains them, although serving begins later."""
+        """Bind the ports before the broker registers, because the registration contains them. Serving begins later."""
         self._grpc = GrpcListeners(
             self._settings,
             self._tls,

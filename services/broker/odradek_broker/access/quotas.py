@@ -2,9 +2,10 @@
 
 A quota in the metadata image belongs to an entity: a user, a client id, a user with a client id (each by name, or the
 default entity), or an IP address. If several quotas match a request, the most specific one applies, in Kafka's order.
-Usage is counted for each user, each client id or each pair, depending on the entity.
+Usage is counted for each user, each client id, each pair of user and client id, or each IP address, depending on the
+entity.
 
-A client that exceeds its quota gets the wait as throttle time in the response, and the broker begins no request of its
+A client that exceeds its quota gets the wait as throttle time in the response, and the broker begins no request on that
 connection for that time. The wait is at most `WAIT_MS_MAX`. There are at most `BUCKETS_MAX` token buckets; full buckets
 are removed first.
 """

@@ -98,7 +98,7 @@ GUARDS: Final = (
     Guard(Operation.DELETE, _GROUP, ApiKey.OFFSET_DELETE, _GROUPS + "DeleteOffsets"),
 )
 """Each row has an API of the Kafka protocol and the RPC that does the same. None: that protocol has no such call, or
-its requests may name several groups (OffsetFetch), or its handler checks the right itself.
+the call's requests may name several groups (OffsetFetch), or the call's handler checks the right itself.
 """
 
 KAFKA_GUARDS: Final = {guard.api: guard for guard in GUARDS if guard.api is not None}
@@ -262,7 +262,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def needs_of(method: str, request: Any) -> Iterable[Need]:
-    """Return the needs of a gRPC request. A method that is in neither table is refused to every caller."""
+    """Return the needs of a gRPC request. A method in neither GRPC_GUARDS nor RULES is refused to every caller."""
     guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
     if guard is None and rule is None:
         return [()]

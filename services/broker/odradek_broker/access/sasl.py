@@ -60,7 +60,8 @@ class Imitations:
 
     A login must not reveal whether its user exists. Consistent hashing of the unknown name chooses the model. Therefore
     every broker chooses the same model for a name, also after a restart, and the choice rarely changes when users are
-    created or deleted. A model is looked up for known users, too, so that their logins take the same time.
+    created or deleted. A model is looked up for known users, too, so that their logins take as long as those of unknown
+    users.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -255,8 +256,8 @@ class SaslExchange:
         try:
             prepared = saslprep(password)
         except ScramException:
-            # SASLprep forbids such a password, so no user has it. It is compared nevertheless, so that the response
-            # takes the same time.
+            # SASLprep forbids this password, so no user has it. The password is compared nevertheless, so that the
+            # response takes as long as for any other wrong password.
             prepared = password
         stored_key = await asyncio.to_thread(_stored_key, prepared, credential)
         if not hmac.compare_digest(stored_key, credential.stored_key) or own is None:
@@ -327,7 +328,8 @@ class SaslExchange:
         kind = SCRAM[self._mechanism]
         credentials = self._credentials()
         model = _IMITATIONS.model_of(user, credentials, kind)
-        # The made-up credential is computed for existing users, too, so that the response takes the same time.
+        # The made-up credential is computed for existing users, too; otherwise the response time would reveal whether
+        # a user exists.
         made_up = _made_up(user, model, default=kind)
         credential = credentials.get((user, kind)) or made_up
         self._compared_with = credential

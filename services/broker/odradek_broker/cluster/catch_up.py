@@ -6,7 +6,8 @@ A broker has caught up when both conditions are true:
 - Each live broker that shares a partition with this broker has opened a replication stream to this broker. Followers
   open these streams before the broker leads any partition (`FollowerLinks.share`). Without this condition a broker
   could count as caught up although no other broker can reach it, for example because their name servers still return
-  its old address. When the next broker stops, this broker may become a leader without followers, and acks=all fails.
+  its old address. If the next broker then stopped, this broker could become a leader without followers, and acks=all
+  would fail.
 
 Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. Once the broker counts
 as caught up, it does so until the process ends: a replica that falls behind later causes alerts, but is no reason to
@@ -69,10 +70,10 @@ class CatchUp:
 
 
 def _connects_early(broker: BrokerState) -> bool:
-    """Return whether the broker is live, and opens streams to brokers that lead none of its partitions.
+    """Return whether the broker is live, and opens streams also to brokers that do not lead a partition yet.
 
-    Older releases, which do not support this level of `metadata.version`, open a stream only to brokers that already
-    lead a partition.
+    Older releases, which do not support METADATA_VERSION_WITH_HOSTS, open a stream only to brokers that already lead a
+    partition.
     """
     supported = highest_supported(broker.features, METADATA_VERSION)
     return broker.is_live and supported >= METADATA_VERSION_WITH_HOSTS

@@ -109,6 +109,7 @@ class ControllerClient:
 
         Raises:
             NoController: the deadline passed.
+            grpc.aio.AioRpcError: the call failed with a status that is not in `_PASSING`, such as INVALID_ARGUMENT.
         """
         deadline_ms = self._clock.monotonic_ms() + int(timeout_s * 1000)
         # A controller that hangs must not use up the time in which another controller could respond.

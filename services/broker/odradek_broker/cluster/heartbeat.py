@@ -35,7 +35,7 @@ class Lease:
 
     The lease begins at the *send* time of the last heartbeat to which the active controller responded, so a slow
     response makes it shorter. The lease only bounds how stale a response to a client can be: safety rests on epochs and
-    the maximal ISR, and a new leader may begin before the lease of the old one expires. Times are ms of CLOCK_BOOTTIME,
+    the maximal ISR, and a new leader may begin before the old leader's lease expires. Times are ms of CLOCK_BOOTTIME,
     which advances while the machine is suspended.
 
     The heartbeat threads write `until_ms` and the event loop reads it. This needs no lock, because setting one
@@ -61,8 +61,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatUpdate:
-    """The content of the active controller's latest response. It is reported only if it differs from the previous
-    content.
+    """The content of the active controller's latest response. `on_update` gets it only if it differs from the previous
+    content, or if it requests log end offsets.
     """
 
     controller_id: ControllerId
@@ -148,8 +148,9 @@ class Heartbeat:
         """Create the heartbeat of a registration.
 
         Args:
-            on_update: called on `loop` when a response of the active controller differs from the previous one.
-            on_stale: called on `loop` when the controller knows a later registration of this broker id.
+            on_update: called on `loop` when a response of the active controller differs from the previous one, or
+                requests log end offsets.
+            on_stale: called on `loop` when the controller knows a later registration of this broker id, or none.
         """
         self.image_offset = -1
         self.want_fence = True

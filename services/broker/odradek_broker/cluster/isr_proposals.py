@@ -1,7 +1,7 @@
 """AlterPartition: sends the ISR proposals of all leaders on this broker, with one request in flight.
 
 Proposals that shrink an ISR wait 20 ms for further proposals, because a lost follower usually concerns many partitions
-at once. Proposals that expand an ISR are sent in the next iteration of the event loop. If no response arrives, the
+at once. All other proposals are sent in the next iteration of the event loop. If no response arrives, the
 replica gets REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16 of partition/README.md).
 """
 

@@ -191,7 +191,7 @@ class Membership:
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
     ) -> None:
         settings = self._settings
-        # A second registration follows the first one of this process, not the previous process.
+        # In a second registration, the previous broker epoch is that of this process's first registration.
         previous = self.epoch if self.epoch >= 0 else self._directory.previous_broker_epoch
         request = pb.RegisterRequest(
             cluster_id=settings.cluster_id,
@@ -261,8 +261,8 @@ class Membership:
         """
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
-            # A broker that shuts down waits until all other brokers have reported an image with its new state. So this
-            # broker reports such an image at once.
+            # A broker that shuts down waits until all other brokers have reported an image in which it shuts down. So
+            # this broker reports an image with changed brokers at once.
             if delta.brokers:
                 self._beat_now()
         registered = image.brokers.get(self.broker_id)
@@ -294,7 +294,7 @@ class Membership:
             await self._image_moved.wait()
 
     def _heard(self, update: HeartbeatUpdate) -> None:
-        """Handle a response of the active controller that differs from the previous one."""
+        """Handle a response of the active controller that differs from the previous one or requests log end offsets."""
         self._controllers.believe(update.controller_id)
         self._feed.active_moved(update.controller_id)
         if not update.is_fenced:
@@ -334,7 +334,7 @@ class Membership:
         )
 
     def directory_full(self, is_full: bool) -> None:
-        """Report to the controller whether the disk is full, so that this broker cannot write."""
+        """Report to the controller whether this broker cannot write, because its disk is full."""
         if self._heartbeat is not None:
             self._heartbeat.cannot_write = is_full
             self._beat_now()

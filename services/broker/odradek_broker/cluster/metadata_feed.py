@@ -37,7 +37,7 @@ from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
-# The image is rebuilt each time that an entry cannot be applied, so repeated failures make the pauses grow up to this.
+# The longest pause after an entry that could not be applied. It is long, because the next attempt rebuilds the image.
 _RETRY_REFUSED_MAX_S: Final = 10.0
 # How long the feed reads from a standby controller before it looks for the active controller again.
 _STANDBY_S: Final = 5.0

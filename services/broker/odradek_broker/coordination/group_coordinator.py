@@ -291,7 +291,7 @@ class GroupCoordinator:
         The marker is written only if this broker still coordinates the partition in `leader_epoch`.
 
         Raises:
-            CoordinatorError: as for all requests. The marker's sender treats this error like NOT_LEADER_OR_FOLLOWER.
+            CoordinatorError: as for `CoordinatorHost.ask`. `LocalMarkers` reports this error as NOT_LEADER_OR_FOLLOWER.
         """
         code: ErrorCode = await self._host.ask(
             partition,

@@ -35,7 +35,7 @@ class LinkPeer(Protocol):
 
 
 class SizedResult(Protocol):
-    """The response to one entry of a request. The sizes of these results count against the limit of a response."""
+    """The result of one entry. Its size counts against the size limit of the message that contains it."""
 
     def ByteSize(self) -> int: ...
 

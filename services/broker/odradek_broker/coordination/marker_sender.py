@@ -4,7 +4,7 @@ A marker is sent to the partition's leader in the metadata image, over a stream 
 directly. The leader's response is handled as follows:
 
     acknowledged   NONE. Also INVALID_PRODUCER_EPOCH, because a higher epoch in the partition means that the marker of
-                   this decision, or of a later one of the same producer, is already there.
+                   this decision, or of a later one of the same producer, has already been written to the partition.
     fenced         TRANSACTION_COORDINATOR_FENCED. Another broker has become the coordinator, so the shard is closed.
     retried        Any other code, or no response because the stream broke. The marker is sent again after 50 ms to 1 s,
                    or at once when the image changes.
@@ -14,10 +14,10 @@ does not contain its topic id. The image cannot be too old for that: it made thi
 older than any image with which the partition was added to a transaction.
 
 A marker contains the leader epoch of the partition to which it is sent. When the leader changes, the marker is sent to
-the new leader at once. The old copy may arrive late, but in a later leader epoch it is refused; otherwise it could end
-the next transaction of a client that keeps its producer epoch. To the same leader in the same epoch, a marker is sent
-again only after a response or after the stream broke, because a new stream makes the leader discard the messages that
-still arrive on the old one.
+the new leader at once. The copy for the previous leader may arrive late. A broker refuses this copy unless it still
+leads the partition in the leader epoch of the copy; otherwise the copy could end the next transaction of a client that
+keeps its producer epoch. To the same leader in the same epoch, a marker is sent again only after a response or after
+the stream broke, because a new stream makes the leader discard the messages that still arrive on the broken stream.
 
 A transaction may have thousands of partitions. One turn of the event loop sends at most `MARKERS_AT_ONCE` markers, and
 reports at most as many acknowledgements.

@@ -118,7 +118,8 @@ async def respond_to_registration(
         return result
     except Exception as error:
         _log.error(
-            "Failed to add a partition to a transaction because of an internal error", exc=error
+            "Failed to add or verify a partition of a transaction because of an internal error",
+            exc=error,
         )
         result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
         return result

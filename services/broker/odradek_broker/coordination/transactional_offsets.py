@@ -39,7 +39,7 @@ OFFSETS_AT_ONCE: Final = 1_000
 """
 _PAUSE_S: Final = 0.05
 _FINAL: Final = {
-    # For this request, INVALID_PRODUCER_EPOCH is the code by which producers recognize that they are fenced.
+    # In a response to TxnOffsetCommit, producers recognize by INVALID_PRODUCER_EPOCH that they are fenced.
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,

@@ -173,8 +173,8 @@ class ClassicGroup:
         )
         if self.state is ClassicState.STABLE and is_same:
             joined = self._joined(member, skips=was_leader and join.may_skip_assignment)
-            # A client without KIP-814 that knew it was the leader would compute the assignment again. Therefore the
-            # response contains the old member id as the leader.
+            # A client without KIP-814 would compute the assignment again if the response named this client as the
+            # leader. Therefore the response contains the old member id as the leader.
             if was_leader and not join.may_skip_assignment:
                 joined = Joined(
                     error=ErrorCode.NONE,
@@ -432,8 +432,8 @@ class ClassicGroup:
             self.state = ClassicState.PREPARING
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Start the session of each member and, if members have to join again, the timeout for that. This is called
-        after a load.
+        """Start the session of each member and, if all members have to join again, the rebalance timeout for joining.
+        This is called after a load or a migration.
         """
         self.members.begin_sessions(now_ms=now_ms)
         if self.state is ClassicState.PREPARING:

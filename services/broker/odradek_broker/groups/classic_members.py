@@ -334,7 +334,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return taken
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Start the session of each member. This is called after a load."""
+        """Start the session of each member. This is called after a load or a migration."""
         for member in self.values():
             member.begin_session(now_ms=now_ms)
 

@@ -10,9 +10,10 @@ at once:
                  member has to revoke partitions, or partitions for which it waits are free.
     LeaveGroup   removes the member.
 
-In the state UNREVOKED, a member with cooperative rebalancing gets fewer partitions from SyncGroup, revokes the others,
-and joins again with the remaining ones. A member with eager rebalancing owns no partitions when it joins. A member has
-its rebalance timeout to join again, and to send SyncGroup after JoinGroup.
+In the state UNREVOKED, SyncGroup returns fewer partitions than the member owns. A member with cooperative rebalancing
+revokes the partitions that SyncGroup no longer returns, and joins again with the remaining ones. A member with eager
+rebalancing owns no partitions when it joins. A member is removed if it does not join again, or does not send SyncGroup
+after JoinGroup, within its rebalance timeout.
 
 As in a classic group, a new member gets an id before it joins. A member with an unknown id has to start without an id,
 so that it cannot claim partitions that have been assigned to others.

@@ -117,7 +117,7 @@ class ConsumerGroupState:
             self.emit(record, records)
 
     def tombstones(self) -> list[GroupRecord]:
-        """Remove the group, and return the tombstones of all its records."""
+        """Remove all members, and return the tombstones of all records of the group."""
         records: list[GroupRecord] = []
         for member_id in list(self.members):
             self.emit_removal(member_id, records)

@@ -285,8 +285,8 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step[GroupRecord], wall_ms: int) -> Step[GroupRecord]:
-        """Return the step with the wall-clock time in its records of classic groups. The handlers of classic groups
-        know only the monotonic time, so their records lack this field.
+        """Return the step with the wall-clock time as the `state_timestamp_ms` of its classic groups' records. The
+        handlers of classic groups know only the monotonic time, and have put that into the records.
         """
         records: list[GroupRecord] = []
         for record in step.records:

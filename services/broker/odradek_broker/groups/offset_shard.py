@@ -207,7 +207,7 @@ class OffsetShard:
     ) -> Step[GroupRecord]:
         """Write the marker of a transaction, which commits or discards its pending offsets.
 
-        The response is an ErrorCode. INVALID_PRODUCER_EPOCH: the open transaction is a later one.
+        The response is an ErrorCode. INVALID_PRODUCER_EPOCH: the open transaction is later than that of the marker.
         """
         if self._refuse_end(end):
             return respond(request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -261,7 +261,7 @@ class OffsetShard:
         if not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
         if group is None:
-            # A consumer with manual assignment (`assign`) has no group. As in Kafka, its group id may even be empty.
+            # A consumer with manual assignment (`assign`) joins no group. As in Kafka, its group id may even be empty.
             is_alone = commit.generation_or_epoch < 0
             return ErrorCode.NONE if is_alone else ErrorCode.UNKNOWN_MEMBER_ID
         if isinstance(group, ClassicGroup):
@@ -273,8 +273,8 @@ class OffsetShard:
     def handle_fetch_offsets(
         self, request_id: RequestId, fetch: FetchOffsets, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle OffsetFetch for one group. A stable fetch waits until no open transaction may change its offsets, up
-        to `stable_fetch_wait_max_ms`.
+        """Handle OffsetFetch for one group. A fetch with `requires_stable` waits until no open transaction may change
+        its offsets, up to `stable_fetch_wait_max_ms`.
         """
         fetched = self._fetched(fetch)
         if not fetched.unstable:
@@ -386,8 +386,8 @@ class OffsetShard:
         return records
 
     def expire_offsets(self, *, wall_ms: int) -> Step[GroupRecord]:
-        """Delete committed offsets that have expired, and groups without members and offsets. The host calls this every
-        few minutes.
+        """Delete committed offsets that have expired, and groups without members and offsets. The group coordinator
+        calls this once in every `offsets.retention.check.interval.ms`.
         """
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):

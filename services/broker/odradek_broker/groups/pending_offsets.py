@@ -10,9 +10,10 @@ transaction, a deletion, or a record of another transaction that commits.
 
 Before the first record of a transaction is written, the transaction coordinator must have added the partition to the
 transaction (a registration). The registration happens between two requests to the shard, and is identified by a number,
-its *guard*. The guard becomes invalid when a transaction of the producer ends. Otherwise a registration for a
-transaction that has ended in the meantime could admit offsets after its marker (KIP-890). All shards of a process draw
-guards from one sequence, so a guard of a closed shard is not valid in the shard that replaces it.
+its *guard*. The guard becomes invalid when the producer writes an offset, or when its transaction ends. If the guard
+stayed valid after the end, a registration for the ended transaction could admit offsets after the transaction's marker
+(KIP-890). All shards of a process draw guards from one sequence, so a guard of a closed shard is not valid in the shard
+that replaces it.
 
 The guard is also used to end a hanging transaction. The caller reads the guard before it asks the coordinators about
 the transaction. If the guard is still valid after that, the producer has neither written nor ended anything in this
@@ -80,7 +81,9 @@ class PendingOffsets(Struct, gc=False):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 
     def guard(self, producer_id: ProducerId) -> int:
-        """Return the producer's guard, a number that is valid until its transaction ends. Create it if needed."""
+        """Return the producer's guard, and create one if needed. The guard is valid until the producer writes an offset
+        or its transaction ends.
+        """
         guard = self._guards.get(producer_id)
         if guard is None:
             if len(self._guards) >= REGISTRATIONS_MAX:

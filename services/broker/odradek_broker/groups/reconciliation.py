@@ -1,4 +1,4 @@
-"""Reconciliation: how a member of a consumer group moves from its current to its target assignment (KIP-848). Also
+"""Reconciliation: how a member of a consumer group moves from its current to its target assignment (KIP-848), and
 operations on assignments.
 
 A member in the state UNREVOKED keeps its old epoch until it no longer owns the partitions that it has to revoke. A

@@ -169,7 +169,7 @@ def has_room_for(*names: str | None) -> bool:
 
 
 def says_too_much(names: Iterable[str], metadata: Iterable[bytes] = ()) -> bool:
-    """Return whether the names and metadata together exceed `MEMBER_BYTES_MAX`."""
+    """Return whether the names and metadata together have `MEMBER_BYTES_MAX` bytes or more."""
     size_bytes = sum(len(name.encode()) for name in names) + sum(map(len, metadata))
     return size_bytes >= MEMBER_BYTES_MAX
 

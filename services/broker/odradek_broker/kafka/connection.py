@@ -358,7 +358,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body: memoryview,
         decoding: Generator[None, None, object] | None = None,
     ) -> None:
-        """Begin a large request, which is served in steps. `decoding` decodes the request; it may already run."""
+        """Begin a large request, which is served in steps. `decoding` is its decoder if that was started already."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
@@ -478,7 +478,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         request.throttle_ms = max(request.throttle_ms, wait_ms)
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for `wait_ms`, because of a quota. An earlier call may have set a later end."""
+        """Begin no request for `wait_ms`, because of a quota. A later end that an earlier call has set stays valid."""
         self._owner.counters.throttled_ms += wait_ms
         end_s = (_now_ms() + wait_ms) / 1000
         if self._mute is not None:

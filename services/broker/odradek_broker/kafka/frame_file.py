@@ -4,7 +4,8 @@ A client may begin a frame of the largest allowed size and never finish it. Each
 `odradek_runtime.budget.shares`) has a share of the memory for unfinished frames. While the connections of an owner use
 more than half of its share, an arriving large frame is moved to a file part by part, and read back when it is complete.
 Unfinished frames thus use no more memory than the shares allow, and large requests of honest clients still succeed. The
-file has no name, so the operating system deletes it when the process dies. All file calls run in a thread.
+file has no name, so the operating system deletes it when the process dies. All file calls but the
+close run in a thread.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ async def long_request(
     session: ClientSession,
     services: Services,
 ) -> Response:
-    """Decode and handle the request of a slot. `decoding` decodes the request, and may have been started already.
+    """Decode and handle the request of a slot. `decoding` is its decoder if that was started already; otherwise None.
 
     The decoded message counts against the memory share of its client (`session.owner`) until the response is known. If
     the share is used up, the request waits.

@@ -4,7 +4,7 @@
     async def heartbeat(request: Request[HeartbeatRequest]) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=...)
 
-`load_handlers` imports every module of that package, so a new request needs only a new file in it. `Registry` contains
+`load_handlers` imports every module of `requests`, so a new request needs only a new file there. `Registry` contains
 the handlers whose needs the broker meets, and ApiVersions reports their requests.
 
 A handler returns the response or an awaitable of the response. A coroutine is run as a task; a future or a `Later` is

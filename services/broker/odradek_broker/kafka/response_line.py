@@ -80,8 +80,8 @@ class ResponseLine:
                 slot.buffers = (b"".join((head, body)),)  # the usual case
                 return
         filled = [head, *buffers]
-        # A response that must wait for earlier ones is copied from the files, because they may be truncated before the
-        # response is sent.
+        # A response that must wait for earlier ones is copied from the log files, because the files may be truncated
+        # before the response is sent.
         if slot is self.slots[0]:
             slot.buffers = filled
         else:

@@ -126,7 +126,7 @@ class OpenStaged:
     query: str
     step: int
     member: str
-    prepared_timeout_ms: int = 0  # 0: that of the setting transaction.prepared.timeout.ms
+    prepared_timeout_ms: int = 0  # 0: transaction.prepared.timeout.ms applies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
 """Staged writes: the tasks of a step write in separate transactions, which are committed or aborted together.
 
-A *query* (such as a Spark streaming query) writes in numbered *steps*. Each task attempt of a step is a *member*. It is
-an ordinary transaction, whose transactional id is a *slot* of the query: the query's name, U+001F and a number. Slots
-are reused with a higher epoch, so the number of producer ids is the number of tasks that run at the same time. The
-transactional id with the name of the query stores the *ledger*, which contains the last complete step.
+A *query* (such as a Spark streaming query) writes in numbered *steps*. Each task attempt of a step is a *member*. A
+member is an ordinary transaction, whose transactional id is a *slot* of the query: the query's name, U+001F and a
+number. Slots are reused with a higher epoch, so the number of producer ids is the number of tasks that run at the same
+time. The transactional id with the name of the query stores the *ledger*, which contains the last complete step.
 
     open       A member gets a slot and an identity, unless its step is already complete.
-    renew      An unprepared member is aborted if its lease is not renewed. It has no transaction timeout.
+    renew      An unprepared member has no transaction timeout, but is aborted if its lease is not renewed.
     prepare    The member has written all its records. From now on, it is decided only together with its step, and no
                partition can be added to it.
     complete   The listed members are committed, all other members of the query in this and earlier steps are aborted,
@@ -430,8 +430,8 @@ class StagedSteps:
         return step + respond(request_id, StepsForgotten())
 
     def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
-        """If there was no request for a step within its timeout, abort its members. The timeout of a step is removed
-        when all its members are decided.
+        """Abort the members of each step for which no request arrived within the step's timeout. The timeout of a step
+        is removed when all members of the step are decided.
         """
         step: TransactionStep = NOTHING
         for (query, number), sign in list(self._last_signs.items()):
@@ -466,8 +466,8 @@ class StagedSteps:
         settings = self._shard.settings
         timeout_ms = settings.prepared_timeout_ms
         if staged.prepared_timeout_ms:
-            # The timeout is at least a lease, because members are renewed several times within a lease, and a shorter
-            # timeout could end between two renewals.
+            # The timeout is at least as long as a lease. A shorter one could end between two renewals, of which clients
+            # send several within a lease.
             wanted_ms = max(staged.prepared_timeout_ms, settings.staged_lease_ms)
             timeout_ms = min(wanted_ms, timeout_ms)
         last = self._last_signs.get((query, staged.step))

@@ -173,7 +173,7 @@ class TransactionShard:
         return ErrorCode.NONE
 
     def _need_fresh_id(self) -> ErrorCode:
-        # Old clients do not retry this request after other retriable error codes.
+        # Old clients do not retry InitProducerId after other retriable error codes.
         return ErrorCode.NONE if self.reserve else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def handle_add(
@@ -236,8 +236,8 @@ class TransactionShard:
         if match is Match.CURRENT:
             return ErrorCode.NONE
         if match is Match.RETRY and _was_aborted_by_others(state):
-            # After this error code, a client of transaction version 0 or 1 aborts, and sends InitProducerId with its
-            # current identity.
+            # After this error code, a client of transaction version 0 or 1 aborts its transaction, and sends
+            # InitProducerId with its current identity.
             if not is_tv2:
                 return ErrorCode.INVALID_PRODUCER_ID_MAPPING
             return ErrorCode.TRANSACTION_ABORTABLE
@@ -357,8 +357,8 @@ class TransactionShard:
     def handle_abort(
         self, request_id: RequestId, abort: AbortTransaction, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Abort a transaction on request of an operator. The producer is not fenced: it may still abort, and then begin
-        its next transaction.
+        """Abort a transaction on request of an operator. The producer is not fenced: it may still send an abort of this
+        transaction, and then begin its next one.
         """
         refusal = self._refuse_abort(abort)
         if refusal is not None:

@@ -26,8 +26,8 @@ from odradek_broker.transactions.transaction import (
 )
 from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
 
-# How long the record (ledger) of a finished batch write is kept, that is, of a query with a single step. Spark does not
-# repeat such a write after this time.
+# How long the ledger and the slots of a batch write (a query with a single step) are kept after the step is complete.
+# Spark does not repeat a batch write after this time.
 _FINAL_LEDGER_MS: Final = 3_600_000
 _RECORD_BYTES: Final = 200  # the size limit of a record without its id and its partitions
 _PARTITION_BYTES: Final = 32  # the size limit of a partition in a record, without its topic's name
@@ -156,7 +156,8 @@ class TransactionTable:
         """Start the timeouts of all open transactions. This is called after a load.
 
         Only this method and `expired` compare the wall clock with times of the log. If the wall clock has jumped, the
-        remaining time may be as short as `load_grace_ms`, but never longer than the transaction's timeout.
+        remaining time may be as short as `load_grace_ms`, but is never longer than the transaction's timeout or
+        `load_grace_ms`, whichever is longer.
         """
         for transactional_id in self._open:
             state = self._states[transactional_id]
@@ -170,8 +171,8 @@ class TransactionTable:
                 self.start_timeout(transactional_id, now_ms + self.settings.staged_lease_ms)
 
     def timed_out(self, now_ms: int) -> TransactionalId | None:
-        """Return the id of a transaction that has timed out, or None. The same id is returned until the transaction
-        has ended.
+        """Return the id of a transaction that has timed out, or None. The same id is returned until its transaction has
+        ended or has got a later deadline.
         """
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             deadline_ms, transactional_id = self._deadlines[0]
@@ -181,7 +182,8 @@ class TransactionTable:
         return None
 
     def expired(self, *, now_ms: int, wall_ms: int) -> list[TransactionalId]:
-        """Return ids that have not been used for `id_expiration_ms`.
+        """Return ids that have expired: most ids after `id_expiration_ms` without use, an id with a ledger after
+        `ledger_expiration_ms` if that is longer, and the ids of a complete batch write after `_FINAL_LEDGER_MS`.
 
         Each id is checked once in every `remove_expired_interval_ms`; each call checks a bounded number of ids.
         """

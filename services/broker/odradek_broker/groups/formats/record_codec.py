@@ -2,8 +2,9 @@
 OffsetCommit*.json, ConsumerGroup*.json), so that Kafka's tools can read the topic.
 
 A key begins with its type, and a value with its version, both as an int16. Offset commits are written in version 4 with
-the topic id in tag 0, as in Kafka 4.1 and later. Classic groups are written in version 3, and all other values in
-version 0. Records whose key has an unknown type are skipped, because a newer release has written them.
+the topic id in tag 0, as in Kafka 4.1 and later, or in version 1 if they have an expiry timestamp. Classic groups are
+written in version 3, and all other values in version 0. Records whose key has an unknown type are skipped, because a
+newer release has written them.
 
 A member of a consumer group that uses the classic protocol has the tagged field ClassicMemberMetadata with its classic
 protocols, so that the group can become a classic group. The member's principal is in a tagged field that does not exist

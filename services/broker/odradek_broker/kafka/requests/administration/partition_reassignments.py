@@ -66,7 +66,7 @@ async def alter_partition_reassignments(
             if partition.replicas is not None and not partition.replicas:
                 results[topic.name, index] = (
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    "the list of replicas is empty: name at least one, or null to cancel a move",
+                    "the list of replicas is empty: name at least one replica, or use null to cancel a move",
                 )
                 continue
             moves.append(

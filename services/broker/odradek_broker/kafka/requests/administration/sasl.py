@@ -2,8 +2,8 @@
 
 The client chooses a mechanism and then sends tokens; after the last one, the connection has the client's principal.
 After SaslHandshake version 0, tokens arrive in frames without headers, and `kafka.connection` calls `log_in` itself. A
-failed login is reported without the reason, and the connection is closed. If the login expires, because of
-`connections.max.reauth.ms` or the lifetime of a token, the response says after which time (KIP-368).
+failed login is reported without the reason, and the connection is closed. If the login will expire, because of
+`connections.max.reauth.ms` or the lifetime of a token, the response contains the time until then (KIP-368).
 """
 
 from __future__ import annotations

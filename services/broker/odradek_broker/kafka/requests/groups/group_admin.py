@@ -105,7 +105,7 @@ async def _describe(request: Request[DescribeGroupsRequest], group_id: str) -> _
 
 def _sees_topics(request: AnyRequest, group: GroupDescription) -> bool:
     """Return whether the caller may describe every topic that a member reads. If not, the response omits the members'
-    metadata.
+    metadata and assignments.
 
     The metadata of protocol types other than `consumer` contains no topics. If metadata cannot be decoded, the result
     is False.

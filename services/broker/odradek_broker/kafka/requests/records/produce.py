@@ -1,9 +1,10 @@
 """Produce: appends the batches of a request to the logs of partitions that this broker leads, without a copy or a task.
 
 All appends begin, in the order of the request, before the handler returns. Therefore the connection may begin its next
-request while this request waits for replicas (`is_ordered`). Each partition has its own error code. A request with
-acks=0 has no response; after an error the broker closes the connection, as Kafka does, so that the client notices the
-error.
+request while this request waits for replicas (`is_ordered`). A request with more than `PARTITIONS_AT_ONCE` partitions
+is an exception: a task handles it, and the next request begins after its response. Each partition has its own error
+code. A request with acks=0 has no response; after an error the broker closes the connection, as Kafka does, so that the
+client notices the error.
 """
 
 from __future__ import annotations

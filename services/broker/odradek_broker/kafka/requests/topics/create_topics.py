@@ -40,7 +40,7 @@ _GrownResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 @handles(CreateTopicsRequest)
 async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
-    """Create topics. Each topic has its own result, so an invalid topic does not prevent the others."""
+    """Create topics. Each topic has its own result, so an invalid topic does not prevent the creation of the others."""
     message = request.message
     names = Counter(topic.name for topic in message.topics)
     may_all = request.sees_cluster(Operation.CREATE)

@@ -173,7 +173,8 @@ async def _partitions(
     image = request.services.image
     async for topic in request.in_turns(topics):
         error = ErrorCode.NONE
-        # Clients add a group's offsets only by AddOffsetsToTxn, and never write to another internal topic.
+        # Clients add a partition of `__consumer_offsets` only by AddOffsetsToTxn, and never write to other internal
+        # topics.
         if is_client and (
             topic.name in INTERNAL_TOPICS or not request.allows_topic(Operation.WRITE, topic.name)
         ):

@@ -1,8 +1,8 @@
 """TxnOffsetCommit: offsets that are committed for a group when the producer's transaction commits (KIP-447).
 
-Before version 5, the client must have added the partition of `__consumer_offsets` by AddOffsetsToTxn. From version 5
-on, the group coordinator adds this partition to the transaction (KIP-890). Version 6 identifies topics by id
-(KIP-1319), as OffsetCommit version 10 does.
+Before version 5, the client must have added the group's partition of `__consumer_offsets` to the transaction, by
+AddOffsetsToTxn. From version 5 on, the group coordinator adds this partition (KIP-890). Version 6 identifies topics by
+id (KIP-1319), as OffsetCommit version 10 does.
 """
 
 from __future__ import annotations
