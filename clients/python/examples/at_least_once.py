@@ -34,7 +34,7 @@ async def main(topic: str, path: str) -> None:
                 await consumer.commit()
             except OdradekError as error:
                 print(
-                    f"the partition's next owner processes these records again: {error}",
+                    f"the commit failed, so these records may be processed again: {error}",
                     file=sys.stderr,
                 )
 

@@ -32,7 +32,9 @@ async def main(topic: str, path: str) -> None:
                 # Commit first, so that the next reader continues after these records.
                 await consumer.commit()
             except OdradekError:
-                continue  # Another member owns the partition and gets these records.
+                # Records that are not committed may be read again, for example by the member that owns the partition
+                # now. So this program must not process them.
+                continue
             for record in records:
                 await send_reminder(sent, record.value)
 

@@ -67,7 +67,8 @@ async def main(topic: str, path: str) -> None:
                 await consumer.commit()
             except OdradekError as error:
                 print(
-                    f"the partition's next owner reads these events again: {error}", file=sys.stderr
+                    f"the commit failed, so these events may be read again: {error}",
+                    file=sys.stderr,
                 )
 
 

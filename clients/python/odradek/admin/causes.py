@@ -24,7 +24,7 @@ from odradek.partitions import TopicPartition
 NAMES_MAX = 3
 """The most partitions that the text of a cause names. Further partitions are only counted."""
 SILENT_MS = 5_000
-"""A controller counts as down if the active controller has not heard from it for this long."""
+"""A controller counts as down if the active controller has received no message from it for this long."""
 _NO_CONTROLLER = "there is no active controller: topics, configs and leaders cannot change"
 _REBALANCING = frozenset({"preparingrebalance", "completingrebalance", "assigning", "reconciling"})
 
@@ -152,7 +152,7 @@ def unseen(look: Look) -> list[Cause]:
 
 
 def quorum_causes(look: Look) -> list[Cause]:
-    """Return why there is no active controller, or which controllers the active controller no longer hears from."""
+    """Return why there is no active controller, or which controllers no longer send messages to the active one."""
     quorum = look.quorum
     down = [_process(f"controller {n}", p) for n, p in sorted(look.controllers_reached.items())]
     if quorum is None:
@@ -366,8 +366,8 @@ def _ids(brokers: Iterable[int]) -> str:
 
 
 def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_Fault, Cause]]:
-    """Yield the faults of a partition. The causes have no text in `what` yet, because several partitions may share a
-    cause.
+    """Yield the faults of a partition. The causes have no text in `what`: `partition_causes` writes this text, with the
+    names of all partitions that share the fault.
     """
     replicas = f"replicas {_ids(p.replicas)}; in sync {_ids(p.isr)}"
     if p.leader_id < 0:

@@ -204,7 +204,7 @@ class LogDirDescription:
     total_bytes: int | None = None
     usable_bytes: int | None = None
     partition_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The size of each partition's log; empty unless it was requested."""
+    """The size of each partition's log; empty unless the call had `include_partitions`."""
     stray_count: int = 0
     """The number of stray logs. The broker does not use a stray log, because the metadata assigns no such replica to
     the broker.

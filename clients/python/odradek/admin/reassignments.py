@@ -79,16 +79,17 @@ def with_replica_count(
 ) -> dict[int, tuple[int, ...]]:
     """Return the partitions of a topic that must change to have `count` replicas, with their new replicas.
 
-    New replicas are placed in the racks and on the hosts that have the fewest replicas of the partition; there, the
-    brokers with the fewest replicas are chosen. Replicas that are not in sync are removed first. A partition keeps its
-    preferred leader, and as many racks and hosts as possible.
+    New replicas are placed in the racks and on the hosts that have the fewest replicas of the partition; among the
+    brokers of these racks and hosts, those with the fewest replicas are chosen. Replicas that are not in sync are
+    removed first. A partition keeps its preferred leader if that replica is in sync, and as many racks and hosts as
+    possible.
 
     Args:
         topic: The topic with its present replicas.
         count: The new replication factor.
         loads: The number of replicas by broker, for each broker that may get a replica.
         racks: The rack by broker.
-        hosts: The host by broker. A broker that is missing is assumed to be alone on its host.
+        hosts: The host by broker. A broker that is missing in `hosts` is assumed to be alone on its host.
 
     Raises:
         ValueError: there are fewer brokers than `count`.
@@ -148,8 +149,8 @@ def _most_dispensable(
 
 
 def _sharing(broker: int, others: Sequence[int], place: Mapping[int, str]) -> int:
-    """Return how many of the brokers `others` are in the same rack as `broker`, or on the same host, depending on
-    `place`.
+    """Return how many of the brokers `others` have the same place as `broker`. `place` maps brokers to racks or to
+    hosts.
     """
     own_place = place.get(broker)
     return 0 if own_place is None else sum(place.get(other) == own_place for other in others)

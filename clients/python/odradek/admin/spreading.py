@@ -1,10 +1,11 @@
 """Balances replicas across brokers with as few moves as possible.
 
-First, replicas of one partition that share a host are moved apart while another host has no replica of the partition.
-Then each step moves one replica from the broker with the most replicas to the broker with the fewest, until their
-numbers of replicas differ by at most one. A replica keeps its position in the replica list of its partition, so the
-preferred leader stays first. No step reduces the number of brokers, hosts or racks that have replicas of a partition.
-At the end, leaders are balanced by swapping the first replica of a partition with another one, which copies no data.
+First, replicas on brokers that are not in the given list are moved to brokers in the list. Then, while one host has at
+least two more replicas of a partition than another host, one of these replicas is moved to the other host. Then each
+step moves one replica from the broker with the most replicas to the broker with the fewest, until their numbers of
+replicas differ by at most one. A moved replica takes the position of the old one in the replica list of its partition.
+After the first step, no step reduces the number of brokers, hosts or racks that have replicas of a partition. At the
+end, leaders are balanced by moving another replica to the front of a partition's replica list, which copies no data.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def spread(
 ) -> dict[Key, Replicas]:
     """Return the partitions that must change, with their new replicas, which are all on `brokers`.
 
-    `racks` and `hosts` map a broker to its rack and host. A broker that is missing there is assumed to be alone in its
-    rack or on its host.
+    `racks` and `hosts` map a broker to its rack and host. A broker that is missing in one of these maps is assumed to
+    be alone in its rack or on its host.
 
     Raises:
         ValueError: a partition has more replicas than there are brokers.
@@ -137,7 +138,8 @@ def _even_out_leaders(plan: dict[Key, Replicas], brokers: Sequence[int]) -> None
     leads = Counter(dict.fromkeys(brokers, 0))
     leads.update(assigned[0] for assigned in plan.values() if assigned)
     is_even = False
-    # One swap may enable another. The loop ends, because each swap makes the leader counts of two brokers more equal.
+    # A change of one leader may enable another. The loop ends, because each change makes the leader counts of two
+    # brokers more equal.
     while not is_even:
         is_even = True
         for key, assigned in plan.items():

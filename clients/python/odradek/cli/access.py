@@ -139,7 +139,7 @@ def add(
         PatternType,
         typer.Option(
             help="literal: the entry applies to the resource with exactly this name;"
-            " prefixed: to every resource whose name begins with it.",
+            " prefixed: to every resource whose name begins with this name.",
             show_default="literal",
             **_PATTERNS,
         ),
@@ -446,7 +446,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the password of a user. Open sessions of the user end."""
+    """Change the password of a user. The user's open gRPC sessions end."""
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 
 

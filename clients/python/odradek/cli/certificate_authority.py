@@ -23,7 +23,9 @@ _BACKDATED = datetime.timedelta(minutes=5)
 
 
 class CertificateAuthorityError(RuntimeError):
-    """The directory has no authority, already has one, or does not have the certificate to renew."""
+    """The directory has no authority, already has one, or does not have the certificate to renew; or the name of a
+    certificate is not allowed.
+    """
 
 
 class CertificateAuthority:
@@ -37,8 +39,8 @@ class CertificateAuthority:
         self._key_path = directory / "ca.key"
 
     def create(self, *, common_name: str, days: int) -> Path:
-        """Create a new authority and return the path of its certificate. Raises CertificateAuthorityError
-        if the directory has an authority, because every node trusts the existing one.
+        """Create a new authority and return the path of its certificate. Raises CertificateAuthorityError if the
+        directory has an authority, because nodes would not trust certificates that a new authority signs.
         """
         if self._key_path.exists():
             raise CertificateAuthorityError(

@@ -51,7 +51,7 @@ NAMED_MAX: Final = 20
 """The most partitions that one command lists by name. If there are more, the command adds only their number."""
 FENCING_S_MAX: Final = 15.0
 SILENT_MS: Final = 5_000
-"""A controller counts as down if the active controller has not heard from it for this long."""
+"""A controller counts as down if the active controller has received no message from it for this long."""
 
 app = typer.Typer(
     help="Show brokers and health, change configs, rebalance replicas.", no_args_is_help=True
@@ -166,7 +166,7 @@ async def wait_until_fenced(
 ) -> None:
     """Wait until the controllers have fenced a broker, at most `wait_s_max`.
 
-    The session of a broker that has stopped ends a few seconds later. A broker that still runs stays unfenced.
+    The session of a stopped broker ends a few seconds after the stop. A broker that still runs is not fenced.
     """
     is_reported = False
     deadline_s = time.monotonic() + wait_s_max

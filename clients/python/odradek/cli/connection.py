@@ -277,10 +277,10 @@ def with_client(
 ) -> Result:
     """Connect, await `work` with the client, and close the client. Errors of the SDK are raised to the caller.
 
-    If the command takes longer than PATIENCE_S, it prints once what it waits for. A command with `is_quick=False` waits
-    for records or reports its own progress, so it prints this message only if it is not connected by then. A command
-    that is connected by then prints `waits_for` if that is given. SIGTERM ends the command as Ctrl-C does: its records
-    are flushed, and its consumers leave their groups.
+    If the command takes longer than PATIENCE_S, it prints once what it waits for: the connection or, if it is connected
+    by then, `waits_for` if that is given. A command with `is_quick=False` waits for records or reports its own
+    progress, so once it is connected it does not print this message. SIGTERM ends the command as Ctrl-C does: its
+    records are flushed, and its consumers leave their groups.
     """
     import asyncio
 

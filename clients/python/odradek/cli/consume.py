@@ -116,14 +116,14 @@ def consume(
         str | None,
         typer.Option(
             metavar="TIME",
-            help=f"Start at the first record with this or a later timestamp: {FORMS_OF_TIMES}.",
+            help=f"Start at the first record whose timestamp is at or after TIME: {FORMS_OF_TIMES}.",
         ),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop before the first record with this or a later timestamp, or at the end if there is no such"
+            help="Stop before the first record whose timestamp is at or after TIME, or at the end if there is no such"
             " record. Write TIME as for --since.",
         ),
     ] = None,

@@ -203,8 +203,8 @@ def seek(
         str,
         typer.Option(
             metavar="[start|end|@MS|OFFSET]",
-            help="The offset to commit. start: the earliest; end: the end offset; @MS: that of the first record at or"
-            " after this time in ms since the epoch; a number: this offset.",
+            help="The offset to commit. start: the earliest; end: the end offset; @MS: the offset of the first record"
+            " at or after MS, a time in ms since the epoch; a number: that number.",
         ),
     ] = "",
     since: Annotated[
@@ -357,8 +357,8 @@ def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
             ]
         else:
             lines = list(csv.reader(line for line in text.splitlines() if line.strip()))
-            # Kafka's export of several groups has the group's name in its first column. Groups may have different
-            # offsets in the same partition.
+            # Kafka's export of several groups has the group's name in its first column. Only the lines of `group` are
+            # used, because other groups may have other offsets in the same partition.
             triples = [
                 (line[-3], line[-2], line[-1])
                 for line in lines

@@ -216,7 +216,7 @@ class CommandsByTask(TyperGroup):
         return list(self.commands)
 
     def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        # No empty line is written above the text, so that the help has one more line for commands.
+        # Click would write an empty line above the text. Without it, the help has one more line for commands.
         formatter.write(f"  {self.help}\n")
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
@@ -230,8 +230,8 @@ class CommandsByTask(TyperGroup):
             return super().invoke(ctx)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        # Click adds defaults, ranges and environment variables to the texts. They are cut off, so that each option
-        # takes one line.
+        # Click adds defaults, ranges and environment variables to the help text of an option. These additions are cut
+        # off, so that each option takes one line.
         records = [
             SHARED_HELP_LINES.get(names, (names, text.partition("  [")[0]))
             for parameter in self.get_params(ctx)

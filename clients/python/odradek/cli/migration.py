@@ -142,7 +142,8 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
 }
-# Values with which some of these settings need no action, because Odradek always behaves as these values require.
+# For some settings in UNSUPPORTED: the value that describes how Odradek always behaves. With this value, the setting
+# needs no action.
 _AS_IT_IS: Final = {
     "delete.topic.enable": "true",
     "log.cleaner.enable": "true",
@@ -259,7 +260,7 @@ class _Import:
             self._plan.files[role][name] = value
 
     def _judge(self, name: str, value: str) -> None:
-        """Copy a setting that Odradek has under the same name, and add a verdict for the setting."""
+        """Add the verdict for a setting. If Odradek has a setting of the same name, copy the value."""
         roles = [role for role in self._plan.files if name in self._names[role]]
         config = BROKER_CONFIGS.get(name)
         if config is not None and config.is_cluster_wide and CONTROLLER in roles:
@@ -326,8 +327,8 @@ class _Import:
     def _translate_listeners(self) -> None:
         """Translate the listeners of a broker and of a controller.
 
-        Kafka's listeners keep their names, and GRPC and REPLICATION are added on free ports. A controller's listeners
-        are named RAFT and CONTROLLER.
+        Kafka's listeners keep their names, and GRPC and REPLICATION are added on ports that no listener in the file
+        uses. A controller's listeners are named RAFT and CONTROLLER.
         """
         controllers = _listed(self._remaining.get("controller.listener.names", "CONTROLLER"))
         listeners = _listed(self._remaining.pop("listeners", ""))
@@ -408,8 +409,8 @@ _ORDER: Final = ("unknown", "unsupported", "command", "translated", "inert", "ke
 
 
 def _is_shared(name: str) -> bool:
-    """Return whether all brokers should have the same value of this config. If it were set in the file of one broker,
-    the value could conflict with the value in another broker's file.
+    """Return whether all brokers should have the same value of this config. If the config were set in the file of one
+    broker, its value could conflict with the value in another broker's file.
     """
     return name in ("min.insync.replicas", "unclean.leader.election.enable")
 

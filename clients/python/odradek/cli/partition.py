@@ -256,8 +256,9 @@ def set_replicas(
 ) -> None:
     """Change the replication factor of a topic.
 
-    New replicas are placed on hosts and racks without a replica of the partition if possible; there, the brokers
-    with the fewest replicas are chosen. When the factor is lowered, replicas that are out of sync are removed first.
+    New replicas are placed on hosts and racks without a replica of the partition if possible; among the brokers of
+    these hosts and racks, those with the fewest replicas are chosen. When the factor is lowered, replicas that are
+    out of sync are removed first.
     """
 
     async def plan(client: Client) -> MovePlan:
@@ -445,7 +446,8 @@ def cancel(
         from odradek_protocol.kafka.error_codes import ErrorCode
 
         outcomes = await client.admin.reassign_partitions(dict.fromkeys(cancelled.after))
-        # A move may have ended since the list was read. That such a move cannot be cancelled is not an error.
+        # A move may have ended since the list of moves was read. It is not an error that such a move cannot be
+        # cancelled.
         fail_on_errors(
             outcome.error
             for outcome in outcomes
@@ -513,7 +515,7 @@ def throttle(
 
         changed = [str(n) for n in broker] if broker else [""]
         if remove and not broker:
-            # A broker's own value has precedence over the value for all brokers, so that value must be removed, too.
+            # The own value of a broker overrides the value for all brokers, so the own values must be removed, too.
             changed += [str(n) for n in registered]
         for name in changed:
             if rate:

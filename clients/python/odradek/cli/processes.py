@@ -55,8 +55,8 @@ def broker(
     status_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT")] = None,
 ) -> None:
     """Run a broker in the foreground, or several with --processes."""
-    # These two options have no help texts, because `python -m odradek_broker --help` prints the help of this command,
-    # and describes them.
+    # The two options have no help texts, because `python -m odradek_broker --help` prints the help of this command, and
+    # describes the two options.
     if processes == 1 and status_port is None:
         run_module("odradek_broker", "server", context.args)
     if missing := what_is_missing("odradek_broker", "server"):
@@ -196,8 +196,8 @@ def dev(
 def explained(
     cluster: EmbeddedCluster, *, tell: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Until the block ends, print after each PATIENCE_S seconds which processes are still starting. If `tell` is given,
-    it is called with the line instead.
+    """Until the block ends, print a line after each PATIENCE_S seconds that names the processes that are still
+    starting. If `tell` is given, the line is passed to `tell` instead.
     """
     is_done = threading.Event()
 

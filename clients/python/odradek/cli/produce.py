@@ -287,7 +287,7 @@ def _partition_missing(error: UnknownTopic, topic: str, partition: int) -> Unkno
 
 
 class _Run:
-    """The counts of records that one `odradek produce` has sent, by outcome."""
+    """Converts the lines of one `odradek produce` to records, and counts the records by outcome."""
 
     def __init__(
         self, *, separator: bytes | None, null: bytes | None, key_field: str | None, is_json: bool
@@ -352,7 +352,7 @@ class _Run:
 @contextlib.asynccontextmanager
 async def _explained(run: _Run, producer: Producer, progress: Progress) -> AsyncIterator[None]:
     """Print what the producer waits for while the block runs, and close the producer at the end. If the command was
-    interrupted, report the records that were not acknowledged. If an error ends it, report those that were.
+    interrupted, report how many records were not acknowledged. After any other error, report how many were.
     """
     import asyncio
 

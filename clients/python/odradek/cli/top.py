@@ -235,7 +235,7 @@ class Screen:
 async def look(client: Client) -> Look:
     """Read the state of the whole cluster. The state of processes that do not respond is left out.
 
-    Without an active controller, leaders and coordinators do not serve reads. This function then sends them no
+    Without an active controller, leaders and coordinators do not serve reads. In this case the function sends them no
     requests, because each request would end only at its timeout.
     """
     import asyncio
@@ -445,7 +445,7 @@ def _view(facts: Mapping[str, Any] | None, *, height: int | None = None, note: s
         active = "none" if leader is None or leader < 0 else str(leader)
         parts_of_title = [cluster, f"active controller {active}", time.strftime("%H:%M:%S")]
         if height is not None:
-            # On a narrow terminal the end of the title is cut off, so the cluster id is last.
+            # On a narrow terminal the end of the title is cut off, so the cluster id, which matters least, is last.
             parts_of_title = [parts_of_title[2], "q: quit", parts_of_title[1], cluster]
         title = "   ".join(parts_of_title)
         parts.append(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))

@@ -152,7 +152,7 @@ def steps(
         bool,
         typer.Option(
             "--forget",
-            help="Make the cluster forget which steps are complete, so that the query can restart from an older"
+            help="Delete the cluster's record of which steps are complete, so that the query can restart from an older"
             " checkpoint. The query then writes the records of these steps a second time.",
         ),
     ] = False,
@@ -243,8 +243,8 @@ def find_hanging(
     """Find transactions that hang, or whose markers were lost.
 
     A transaction hangs if it is open, but no coordinator will end it. Transactions that ended differently in different
-    partitions are listed, too. The cause is an unclean leader election, or a power failure of all replicas. Brokers end
-    hanging transactions automatically unless `transaction.hanging.abort.enable` is false.
+    partitions are listed, too. The cause of all these faults is an unclean leader election, or a power failure of all
+    replicas. Brokers end hanging transactions automatically unless `transaction.hanging.abort.enable` is false.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:

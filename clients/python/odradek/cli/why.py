@@ -386,7 +386,7 @@ class _Examination:
         )
 
     async def _transaction(self, name: str, *, is_certain: bool) -> TransactionLook | None:
-        """Describe a transactional id. If its transaction is decided, describe it again after some seconds. Returns
+        """Describe a transactional id. If its transaction is decided, describe the id again after some seconds. Returns
         None if the id does not exist.
 
         `is_certain` means that no topic, group or broker has this name. In this case, if the coordinator does not
@@ -529,7 +529,7 @@ def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicParti
 
 
 async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[int, Probe]:
-    """Connect to the controllers that the quorum's leader has not heard from for SILENT_MS; to all if there is no
+    """Connect to the controllers that have sent no message to the quorum's leader for SILENT_MS; to all if there is no
     leader.
 
     If no controller described the quorum, connect to the controllers that a broker's error message names.
