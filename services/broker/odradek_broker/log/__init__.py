@@ -6,5 +6,5 @@ parts of its operations that block (log_jobs.py, compaction.py), the reads that 
 
 Read partition_log.py first, then segments/segment.py and sync_progress.py: they show what an append writes and when
 it is durable. recovery.py opens a log at start; log_directory.py and directory/ hold what all logs share. README.md
-shows how the owner of a log calls it, and what survives which failure.
+shows how the owner of a log calls its methods, and what survives which failure.
 """

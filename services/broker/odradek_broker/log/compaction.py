@@ -13,7 +13,7 @@ The following is kept, with its offset and its timestamp:
                    or without a key
     a tombstone    (null value) like a record, until its batch's delete horizon, which is
                    now + `delete.retention.ms` at the first compaction of the batch (KIP-534); longer if an
-                   earlier batch has too many records to decode, because it may have values of the key
+                   earlier batch has too many records to decode, because that batch may have values of the key
     a marker       as long as batches of its transaction are kept, even without records: without the
                    marker, a replay would find the transaction open; after that, until its delete horizon
     a batch        that cannot be decoded although its CRC matches, because the producer wrote it so,
@@ -70,7 +70,7 @@ from odradek_protocol.records.hashes import crc32c
 KEYS_MAX: Final = 1_000_000
 RECORDS_MAX: Final = 500_000  # a batch with more records is not decoded but kept
 SLICE_MS: Final = 5
-_KEY_BYTES_MAX: Final = 32  # the map has a digest of each longer key, of one byte more
+_KEY_BYTES_MAX: Final = 32  # instead of a longer key, the map has a digest of 33 bytes
 WRITE_BYTES: Final = 1 << 20
 _HORIZON_MS_MAX: Final = 1 << 62  # keeps now + delete.retention.ms below 2**63
 _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
@@ -264,8 +264,8 @@ class CompactJob:
             aborted = [a for s in run for a in s.aborted() if a.last_offset in kept_markers]
             new.replace_aborted(aborted)
             new.seal()
-            # The file's modification time is the segment's age if it has no timestamps, so the new file must have the
-            # same time.
+            # The age of a segment without timestamps is its file's modification time, so the new file gets that of the
+            # newest old file.
             if new.max_timestamp_ms < 0:
                 newest_ms = max(segment.newest_ms() for segment in run)
                 self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)

@@ -49,9 +49,9 @@ class LogConfig:
     index_interval_bytes: int = 4096
     """`index.interval.bytes`: the minimum number of log bytes between two index entries."""
     retention_ms: int = 7 * _DAY_MS
-    """`retention.ms`: a closed segment is deleted when its newest record is older than this; -1: never."""
+    """`retention.ms`: a segment is deleted when its newest record is older than this; -1: never."""
     retention_bytes: int = -1
-    """`retention.bytes`: the oldest segments are deleted while the log is larger than this; -1: no limit."""
+    """`retention.bytes`: the oldest segment is deleted while the other segments have at least this size; -1: never."""
     max_message_bytes: int = (1 << 20) + 12
     """`max.message.bytes`: the largest batch that a leader accepts from a client."""
     cleanup_delete: bool = True
@@ -65,8 +65,8 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     """`min.compaction.lag.ms`: records younger than this are not compacted."""
     max_compaction_lag_ms: int = _INT64_MAX
-    """`max.compaction.lag.ms`: a record that is older than this is compacted whatever the dirty ratio is. The active
-    segment of a compacted topic is closed at this age, because only closed segments are compacted.
+    """`max.compaction.lag.ms`: a record that is older than this is compacted whatever the dirty ratio is. Only closed
+    segments are compacted, so this also limits `segment.ms` of a compacted topic (see `roll_ms`).
     """
     delete_retention_ms: int = _DAY_MS
     """`delete.retention.ms`: how long a tombstone or a transaction marker stays readable after its first compaction."""

@@ -482,8 +482,8 @@ class LogDirectory:
     def begin_checkpoint(self) -> CheckpointJob:
         """Return a job that writes the offset checkpoints; the caller runs it on a disk thread, about every 5 s.
 
-        It must not be called before the registration that reports `LoadReport.power_loss` was accepted: until then, the
-        next start must find the old files, which show the loss.
+        Must not be called before the controller accepted the registration that reports `LoadReport.power_loss`: until
+        then, the next start must find the old files, which show the loss.
         """
         self.due.checkpoint = False
         return self._checkpoints.begin(list(self._logs.values()))
@@ -527,12 +527,11 @@ class LogDirectory:
         return self._storage.open_files.is_crowded
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
-        """Sync all logs, write checkpoints and, with a broker epoch, write the clean marker last (blocks; run it on a
-        disk thread).
+        """Sync all logs, write the checkpoints, and write the clean marker last (blocks; run it on a disk thread).
 
         Return whether the clean marker was written. Sync jobs that were begun need not be finished; during a truncation
-        no clean marker is written. The lock is always released, also when this raises StorageFailed. If the directory
-        is offline already, this only closes files and the lock."""
+        no clean marker is written. The lock is always released, also when this raises StorageFailed. Without a broker
+        epoch, or if the directory is offline already, only close the files and release the lock."""
         is_whole = False
         try:
             if self.health.failure is None and broker_epoch is not None:

@@ -255,8 +255,8 @@ def restore_producers(
 ) -> ProducerStates:
     """Return the producer states at the end of `segments`, from a snapshot and a replay of the batches after it.
 
-    The snapshot is the newest one at or below the high watermark, because a snapshot does not record which markers
-    are unreplicated.
+    The snapshot is the newest one at or below the high watermark, because a snapshot does not say which transaction
+    markers are not replicated yet.
     """
     start, states = Offset(segments[0].base_offset), ProducerStates()
     end = min(Offset(segments[-1].end_offset), high_watermark)

@@ -4,7 +4,8 @@ Each log writes to its last segment, and readers use earlier segments. A segment
 keeps the descriptor for the next use. If there are more partitions than the process may have open files, descriptors
 are closed, and a file is opened again by its path at the next use.
 
-    clean    a sync covered all bytes of the file    closed first; among the clean files, the one synced longest ago
+    clean    a sync covered all bytes of the file     closed first; among the clean files, the one that was opened or
+                                                      synced longest ago
     dirty    the file has bytes that no sync covered  synced before it is closed
 
 A dirty file must not be closed without a sync. When the kernel fails to write its pages back, it marks the pages clean
@@ -125,8 +126,8 @@ class OpenFiles:
             self._dirty.pop(segment, None)
 
     def _close_one(self) -> None:
-        """Close the clean file that was synced longest ago or, if no file is clean, sync and close a dirty one. Raises
-        OSError.
+        """Close the clean file that was opened or synced longest ago. If no file is clean, sync and close a dirty one.
+        Raises OSError.
         """
         if self._clean:
             next(iter(self._clean)).close()

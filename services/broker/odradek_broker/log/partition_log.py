@@ -269,13 +269,14 @@ class PartitionLog:
         return job
 
     def finish(self, job: StorageJob) -> None:
-        """Apply the result of a job that has run. If the job failed, this raises its error and changes nothing."""
+        """Apply the result of a job that has run. If the job failed, raise its error and change no offset."""
         if isinstance(job, SyncJob):
             self._finish(job)
             return
         self._is_truncating = False
         self._finish(job)
-        # This must come last, because another thread may be collecting the offsets for a checkpoint.
+        # The limits are removed last: a thread that collects the offsets for a checkpoint must not read offsets from
+        # before the truncation without limits.
         self.cut_limits = None
 
     def _finish(self, job: StorageJob) -> None:
@@ -403,7 +404,7 @@ class PartitionLog:
         if self._move_log_start(offset) and not self._is_truncating:
             try:
                 write_log_start(self._storage, self.directory, offset)
-            except OSError as error:  # not needed: the next checkpoint also stores the log start
+            except OSError as error:  # it may fail: the next checkpoint also stores the log start
                 if error_class(error) is ErrorClass.DISK:
                     self._health.fail(f"writing {self.directory}", error)
 
@@ -482,7 +483,7 @@ class PartitionLog:
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
 
     def mark_damaged(self, reason: str) -> None:
-        """Make the next start verify all batches and truncate the log at the first wrong one (blocks).
+        """Make the next start verify all batches and truncate the log at the first invalid batch (blocks).
         Raises OSError.
         """
         write_damage_mark(self._storage, self.directory, reason)

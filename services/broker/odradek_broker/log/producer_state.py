@@ -62,8 +62,8 @@ from odradek_protocol.records.hashes import crc32c
 
 BATCHES_MAX: Final = 5
 PRODUCERS_MAX: Final = 10_000
-"""The maximum number of producers of one partition; each takes 450 bytes. If there are more, the producer whose last
-append is the oldest is deleted.
+"""The maximum number of producers of one partition; each takes 450 bytes. If there are more, the one whose last append
+is the oldest is deleted, among those without an open transaction.
 """
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1

@@ -12,8 +12,9 @@ another, the recovery point is not trusted, and the log is scanned from its firs
 what is trusted: after a clean stop the whole log counts as below the recovery point; after a power loss the index files
 of the segment that was active are rebuilt.
 
-A log that ends below its checkpointed high watermark or recovery point has lost bytes that were durable: then
-`lost_bytes` is set, and the broker reports the partition to the controller as after a power loss.
+A log that ends below its checkpointed high watermark or recovery point, or that the disk has damaged, has lost records
+that were replicated or durable: then `lost_bytes` is set, and the broker reports the partition to the controller as
+after a power loss.
 """
 
 from __future__ import annotations
@@ -210,8 +211,8 @@ class Recovery:
     def _open_segment(
         self, segment: Segment, size_bytes: int, trusted: int, *, is_last: bool
     ) -> bool:
-        """Open one segment. Return False if the log must end in this segment, because bytes after the end of the
-        segment are damaged.
+        """Open one segment. Return False if the log must end in this segment, because its last bytes were no valid
+        batch. These bytes are deleted.
         """
         whole_bytes = segment.complete(size_bytes)
         if whole_bytes < size_bytes and segment.end_offset < trusted:
@@ -230,7 +231,7 @@ class Recovery:
         return True
 
     def _is_torn(self, segment: Segment, size_bytes: int) -> bool:
-        """Return whether the bytes after the segment's end are one batch that was written only in part."""
+        """Return whether the bytes after the segment's last valid batch are one batch that was written only in part."""
         prefix = segment.file().pread(LENGTH_PREFIX_BYTES, segment.size_bytes)
         if len(prefix) < LENGTH_PREFIX_BYTES:
             return True

@@ -18,7 +18,7 @@ nothing. Therefore any error of a sync is turned into EIO here.
 
 The log turns the first DISK error into `StorageFailed`. After that the log acknowledges no write to the directory until
 the process restarts (rule R11 in partition/README.md). A full disk is no failure: a write that finds no space does not
-affect earlier writes. The error becomes `StorageFull`, the caller removes the bytes that reached the file, and the
+affect earlier writes. A FULL error becomes `StorageFull`, the caller removes the bytes that reached the file, and the
 directory accepts no writes until space is free again (`DirectoryHealth.has_room_again`). A PROCESS error becomes
 `StorageRefused`: the caller removes the bytes that reached the file, and no other partition is affected.
 """
@@ -115,7 +115,7 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
 class StorageFailed(Exception):
-    """A write, sync or rename failed: the directory is offline until the process restarts.
+    """A read, write, sync or rename had a disk error: the directory is offline until the process restarts.
 
     The operation is never retried. The message names the directory, the operation and the operating system's error. An
     operator has to repair or replace the disk, then restart the process.
@@ -181,7 +181,7 @@ class File(Protocol):
         """Return the inode number of the file. A copy of the file has another inode number."""
 
     def duplicate(self) -> File:
-        """Return a second handle for use in a thread, which must close it. Each handle is closed by itself."""
+        """Return a second handle for use in another thread, which must close it. The first handle stays open."""
 
     def close(self) -> None: ...
 
@@ -482,7 +482,7 @@ class DirectoryHealth:
         self.full = None
 
     def fail(self, operation: str, error: OSError) -> StorageFailed:
-        """Record a failed write, sync or rename, and return the exception for the caller to raise."""
+        """Take the directory offline after a disk error, and return the exception for the caller to raise."""
         failure = StorageFailed(f"{operation}: {error.strerror or error}")
         if self.failure is None:
             self.failure = failure
@@ -500,8 +500,8 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def writing(self, operation: str) -> Iterator[None]:
-        """Turn an OSError of the `with` block into the result of `fail_to_write`. Calls in the block that fail must
-        have changed nothing.
+        """Turn an OSError of the `with` block into the result of `fail_to_write`. A call in the block that fails must
+        leave the files unchanged.
         """
         try:
             yield

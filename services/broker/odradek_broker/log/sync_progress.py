@@ -85,7 +85,7 @@ class SyncProgress:
         self._unsynced = tuple([s for s in segments.all[:-1] if s.end_offset > recovery_point])
         self._unindexed = self._unsynced
         self._epochs_written = -1 if loaded.epochs.changes else 0
-        self.is_new = is_new  # whether the directory of this log may not be durable yet
+        self.is_new = is_new  # whether the directory of this log was perhaps never synced
         # This count rises when a segment file is created. It begins at 1, because the directory of a log that was just
         # opened may not be synced.
         self.directory_changes = 1
@@ -172,7 +172,7 @@ class SyncProgress:
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = tuple([s for s in self._unsynced if s.end_offset > job.end_offset])
         if not job.full:
-            # The job was begun as a full sync, but its indexes could not be written.
+            # `since_ms` is set if the job was begun as a full sync, whose indexes then could not be written.
             if job.since_ms is not None:
                 self.since_ms = job.since_ms
             return

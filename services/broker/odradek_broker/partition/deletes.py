@@ -1,7 +1,7 @@
 """Handles DeleteRecords requests at a leader, from the request to the response.
 
-    request --> log start raised here --> waits for the low watermark --> response
-       |                                      +--> timeout; the records may still be deleted later
+    request --> leader's log start raised --> waits for the low watermark --> response
+       |                                          +--> timeout; the followers may still delete the records later
        +--> refused, and nothing is deleted
 
 A request waits for the *low watermark*, the lowest log start offset of the replicas that could lead next. With an

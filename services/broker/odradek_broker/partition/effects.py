@@ -9,8 +9,8 @@ before the next event.
   RoleChanged, PartitionFailed, OrphanEnded, TransactionTorn.
 
 When an Append, AppendMarkers, Sync, TruncateTo or ResetLog has completed, the host reports this with an event of
-events.py. It reports an append before it passes any other event, and the others when the disk has finished. An append
-or a Sync is always the last effect of its list, so the host may report its completion at once.
+events.py. It reports an append before it passes any other event, and a Sync, TruncateTo or ResetLog when the disk has
+finished. An append or a Sync is always the last effect of its list, so the host may report its completion at once.
 """
 
 from __future__ import annotations

@@ -375,8 +375,8 @@ class DivergedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SnapshotlessReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader no longer has the records that follow this follower's log end, so the follower must delete its log and
-    start an empty one at `log_start`.
+    """The leader no longer has the records that follow this follower's log end, or the two logs share no leader epoch.
+    So the follower must delete its log and start an empty one at `log_start`.
     """
 
     session_id: int

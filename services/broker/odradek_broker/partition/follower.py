@@ -200,8 +200,8 @@ class Follower:
         return [self._reset(event.log_start)]
 
     def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
-        """Attach again after a delay. If the refusal came from a newer leader epoch, the image replaces this Follower
-        first.
+        """Attach again after a delay. If the leader is in a newer leader epoch, this Follower is replaced as soon as
+        the image has that epoch.
         """
         ends_stream = event.attach_seq == 0 and self.phase is Phase.STREAMING
         if not ends_stream and not (

@@ -17,7 +17,7 @@ Invariants:
 - The high watermark moves only in `_advance`, by the rule in high_watermark.py; it never falls.
 - A follower's position is what it acknowledged in this epoch, in the session in which it is attached, with a broker
   epoch not older than the one in the image (rule R7). An Attach alone gives no position.
-- Responses follow from the committed ISR of the image, never from the response to a proposal.
+- Whether the ISR is large enough for acks=all follows from the image, never from the response to an ISR proposal.
 
 What cannot happen: an acks=all response for records that an electable replica lacks. An electable replica is in the
 maximal ISR (isr.py) or in the ELR. A member of the maximal ISR has acknowledged the records. A member of the ELR left
@@ -187,7 +187,7 @@ class Leader:
     def begin_lone(
         self, acks: int, producer: ProducerBatch | None, expected_leader_epoch: int
     ) -> Offset | None:
-        """Begin an append after which the host responds (`Produces.begin_lone`); None: pass the request as an event."""
+        """Begin an append to which the host itself responds (`Produces.begin_lone`). None: it must pass an event."""
         must_wait = self._followers.counted or self._log.is_fsync or self.isr.is_under_min
         if acks == -1 and must_wait:
             return None
@@ -403,7 +403,7 @@ class Leader:
         return []
 
     def on_log_start_advanced(self) -> list[Effect]:
-        """Detach each follower whose next data is below the log start. After its next Attach it starts an empty log."""
+        """Detach each follower whose next data is below the log start. Its next Attach makes it start an empty log."""
         effects: list[Effect] = []
         for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:
@@ -455,7 +455,7 @@ class Leader:
                 follower.join_wait.expire(now_ms)
             self._stop_waiting(effects)
         self._shrink(effects, now_ms)
-        # Only a replica outside the ISR can join it.
+        # The ISR includes the leader, `_followers` does not: at least one follower is outside the ISR and may join.
         if len(self.isr.committed) <= len(self._followers):
             self._expand(effects, self._followers, now_ms)
         return effects
@@ -507,7 +507,7 @@ class Leader:
         """Return whether the follower has enough records to join the ISR.
 
         The follower must have reached the high watermark, because a member of the ISR may be elected, and also
-        the start of the epoch, because consumers may have seen a higher watermark at the previous leader.
+        the start of the epoch, because consumers may have seen a greater high watermark at the previous leader.
         """
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
 

@@ -53,8 +53,8 @@ NO_COORDINATOR: Final = PartitionIndex(-1)
 class CoordinatorEpochs:
     """The latest leader epoch of each partition of `__transaction_state` that this broker knows.
 
-    All replicas of a broker share one object. The metadata image, responses to registrations, and markers update it.
-    After a restart the image comes first, because no replica becomes a leader without it.
+    All replicas of a broker share one object. Its epochs come from the metadata image, from responses to registrations,
+    and from markers. After a restart the image comes first, because no replica becomes a leader without the image.
     """
 
     __slots__ = ("_epochs",)

@@ -108,12 +108,14 @@ class ProducerSequences(Protocol):
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None: ...
 
     def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
-        """Return the producer's last transaction that ended since this broker started; None if there is none."""
+        """Return the producer's last transaction that a marker has ended since the producer states were restored from a
+        snapshot; None if there is none.
+        """
 
 
 _ALL: Final = -1
 _NONE: Final = ErrorCode.NONE
-# The declared type lets compiled code compare this tuple with `is`: a tuple type of known length has no identity there.
+# The declared type lets compiled code compare this tuple with `is`: compiled tuples of known length have no identity.
 _LONE: Final[tuple[ProduceRequested, ...]] = (
     ProduceRequested(request_id=0, record_count=0, acks=1, deadline_ms=0, producer=None),
 )
@@ -354,7 +356,7 @@ class ProduceWaiters:
         heappush(self.heap, (end_offset, self._added, waiter))
 
     def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[RespondToProduce]:
-        """Respond to all requests that end at or below the watermark."""
+        """Respond to all requests whose records end at or below the high watermark."""
         heap, responses = self.heap, []
         while heap and heap[0][0] <= high_watermark:
             waiter = heappop(heap)[2]

@@ -113,7 +113,7 @@ class Replica:
         self._producers = producers
         self._attach_seqs = attach_seqs
         self._coordinators = coordinators if coordinators is not None else CoordinatorEpochs()
-        # Numbers the transaction registrations in all leader epochs.
+        # The numbers (guards) of transaction registrations. No number is used twice, whatever the leader epoch.
         self._guards: Iterator[int] | None = None
         self._parked: PartitionChanged | None = None
         # Partitions with the same brokers share this tuple.

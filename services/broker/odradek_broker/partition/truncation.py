@@ -46,8 +46,7 @@ def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> V
 
     GONE: the follower must delete its log and start an empty one, because the leader has deleted the records after the
     follower's log end, or the two logs share no epoch. Nothing committed is lost: an elected leader has all committed
-    records, so the follower's records above the leader's log start were never committed, and those below it are
-    deleted.
+    records that are not deleted, so the follower's records above the leader's log start were never committed.
     """
     if log_end < leader.log_start:
         return Lineage.GONE

@@ -52,8 +52,8 @@ class FoundPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """The result of loading all logs. `power_loss` are the partitions that lost durable bytes. `stray` are the names of
-    directories that were put aside because they contain no topic id.
+    """The result of loading all logs. `power_loss` are the partitions whose log, or stray log, lost or may have lost
+    durable bytes. `stray` are the names of directories that were put aside because they contain no topic id.
     """
 
     partitions: int

@@ -129,7 +129,7 @@ def is_formatted(storage: Storage, path: Path) -> bool:
 
 def sync_name(storage: Storage, path: Path) -> None:
     """Make the directory entry of `path` durable, because the process that formatted the directory may have been killed
-    before that.
+    before it synced the entry.
 
     Nothing is synced if this process may not read the parent directory, because then another program created `path`,
     for example as the mount point of a volume.

@@ -68,7 +68,7 @@ class RestartMarkers:
         """Return how the last process ended, and the broker epoch in the clean marker (NO_BROKER_EPOCH without one).
         Write the running marker, and then delete the clean one.
 
-        After a crash between the two, the next start is still clean, which is correct: no log was changed yet.
+        If the process dies between these steps, the next start is still clean, which is correct: no log was changed.
         """
         clean = self._read(CLEAN)
         running = self._read(RUNNING)

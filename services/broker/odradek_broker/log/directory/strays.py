@@ -14,9 +14,10 @@ of the rename is raised, because the live logs are on that disk, too.
 
 A log is a stray if the metadata does not assign its partition to this broker and this process has seen no record that
 removed it: the topic may have been deleted while the broker was down, or the broker may follow the wrong metadata. Only
-an operator can decide, so nothing is deleted. A stray that is restored continues with the offsets in `stray.json`, but
-only if it was synced: before the sync a power loss may have removed any part of it. The broker's registration
-reports a stray without the file as lost and, after a power loss, also a stray that was not synced.
+an operator can tell these cases apart, so the log is kept (for `log.dir.stray.retention.ms`, if that is set). A stray
+that is restored continues with the offsets in `stray.json`. If it was not synced before a power loss, any part of it
+may be missing, so its recovery point does not count and the whole log is scanned. The broker's registration
+reports a stray without `stray.json` as lost and, after a power loss, also a stray that was not synced.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class Strays:
         self._by_name[stray.name] = stray
 
     def make_way(self, path: Path) -> None:
-        """Try again to rename a stray that still has the live name `path`, so that a log can be created there. Raises
-        OSError.
+        """Try again to rename a stray that still has the live name `path`, so that a log can be created at `path`.
+        Raises OSError.
         """
         stray = self._by_name.get(path.name)
         if stray is not None and stray.id is not None:
@@ -275,7 +276,7 @@ class Departures:
         self._waiting.append(path)
 
     def make_way(self, path: Path) -> None:
-        """Ensure that no directory has this name, so that a log can be created there. Raises OSError."""
+        """Ensure that no directory has this path, so that a log can be created at this path. Raises OSError."""
         if not self._storage.exists(path):
             self._under_old_name.pop(path, None)
             return
@@ -290,7 +291,7 @@ class Departures:
                 self._under_old_name[path] = partition
             raise FileExistsError(
                 errno.EEXIST,
-                "a directory of another topic has the name, and cannot be renamed",
+                "a directory of another topic has this name and cannot be renamed",
             )
 
     def take(self) -> list[Path]:

@@ -20,7 +20,7 @@ from odradek_protocol.records.batch_header import (
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
-# Faster than `Header._make`, which calls a Python function.
+# `tuple.__new__` is faster than `Header._make`, which calls a Python function.
 _new_tuple: Final = tuple.__new__
 WINDOW_BYTES: Final = 8192
 SCAN_BYTES: Final = 1 << 20
@@ -162,7 +162,8 @@ def walk_verified(
             if len(chunk) < HEADER_BYTES:
                 return
             size_bytes = LENGTH_PREFIX_BYTES + header_at(chunk, 0).batch_length
-            # A file that was truncated since has no more bytes, so a longer chunk would not help.
+            # A chunk shorter than `wanted_bytes` means that the file was truncated during the walk, so reading a longer
+            # chunk would not help.
             if position + size_bytes > end or len(chunk) < wanted_bytes:
                 return
             scan_bytes = max(scan_bytes, size_bytes)

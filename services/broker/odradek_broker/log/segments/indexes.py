@@ -14,10 +14,10 @@ headers from the position of this entry.
                  int32   last offset of the first batch with this timestamp, relative to the base offset
 
 Both numbers rise strictly, so a look-up of a timestamp finds the first offset that may have this or a later timestamp.
-The last entry of a closed segment is the segment's greatest timestamp: retention reads nothing else.
+The last entry of a closed segment is the segment's greatest timestamp, by which retention judges the segment's age.
 
-These two files may lack the newest entries (a full sync writes them, not the append) and may be lost: they can always
-be rebuilt from the segment.
+`.index` and `.timeindex` may lack the newest entries (a full sync writes them, not the append) and may be lost: they
+can always be rebuilt from the segment.
 
 `.txnindex` lists the aborted transactions of a segment in the order of their markers.
 
@@ -129,7 +129,8 @@ class OffsetIndex:
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])
         if not self._offsets:
-            # A reader in another thread goes by the number of offsets, so the positions are replaced first.
+            # For a reader in another thread the number of offsets is the number of entries, so the positions are
+            # replaced first.
             self._positions = array("I")
             self._offsets = array("I")
         self._positions.append(position)

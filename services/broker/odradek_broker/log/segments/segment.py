@@ -10,8 +10,8 @@ the files. All other segments are *closed*: they do not change. Their files and 
 them, and closed when too many are open. A *retired* segment is no longer part of the log (truncated, deleted,
 compacted): nothing is written to it any more, and its file names may belong to its successor.
 
-Threads: the log's owner changes a segment; disk threads may look up and read at the same time, and write the indexes
-(one at a time). A truncation works on a copy, which then replaces the segment.
+Threads: only the log's owner changes a segment. At the same time, disk threads may look up offsets and read batches,
+and one disk thread may write the indexes. A truncation works on a copy, which then replaces the segment.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Segment:
         """Return a separate handle of the `.log` file for a job, which must close the handle."""
         if self.open_files is None:
             return self._open() if self._file is None else self._file.duplicate()
-        with self.open_files.lock:  # at the end of the process, disk threads sync logs
+        with self.open_files.lock:  # at the end of the process, disk threads sync and close logs
             return self._open() if self._file is None else self._file.duplicate()
 
     @property
@@ -246,7 +246,9 @@ class Segment:
         self.file().truncate(self.size_bytes)
 
     def note(self, header: Header, interval_bytes: int) -> None:
-        """Record the header of the next batch in the file, with index entries if `interval_bytes` require them."""
+        """Record the header of the next batch in the file. Add index entries if more than `interval_bytes` follow the
+        last entry.
+        """
         offsets, times = self._offsets, self._times
         assert offsets is not None, self.base_offset
         assert times is not None, self.base_offset
@@ -356,7 +358,7 @@ class Segment:
         return aborted
 
     def trust_aborted(self) -> None:
-        """Treat the file of the transaction index as durable, because it is from before the recovery point."""
+        """Treat the file of the transaction index as durable, because all its entries are below the recovery point."""
         self._aborted_synced = len(self.aborted())
 
     def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
@@ -436,7 +438,7 @@ class Segment:
         """Write the index entries that are only in memory to the files (on a disk thread).
 
         The transaction index is synced even without `sync`, because only a replay of the log could rebuild it. Return
-        whether it was written; the caller must then sync the directory, too.
+        whether the transaction index was written; the caller must then sync the directory, too.
         """
         offsets, times, aborted = self._offsets, self._times, self._aborted
         if self.is_retired or offsets is None or times is None:
@@ -504,8 +506,8 @@ class Segment:
         `next_offset`.
 
         Truncates the indexes in memory. The other fields come from the time index's last entry, which covers all
-        batches up to the last offset index entry, and from the batches behind it (blocks). The files on disk do not
-        change. Raises CorruptBatch."""
+        batches before the last entry of the offset index, and from the headers after that (blocks). The files on disk
+        do not change. Raises CorruptBatch."""
         offsets, times = self.offsets(), self.times()
         offsets.cut_positions(position)
         times.cut_offsets(next_offset - self.base_offset)
@@ -580,8 +582,8 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Rename all files of the segment to another mark. The `.log` file is the last, because index files without it
-        count as leftovers.
+        """Replace the mark at the end of the names of all files of the segment. The `.log` file is renamed last: a
+        restart in between would delete indexes without a `.log` file.
         """
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = self.path(suffix)

@@ -173,7 +173,8 @@ class SegmentList:
             except OSError as error:
                 if error_class(error) is ErrorClass.DISK:
                     raise
-                # A full disk may have no space even for a longer name. Readers that opened the file keep it open.
+                # A full disk may have no space even for a longer name, so the files are deleted at once. Readers that
+                # have opened a file can still read it.
                 segment.remove_files()
                 continue
             self._retired = (*self._retired, _Retired(segment, delay_ms))

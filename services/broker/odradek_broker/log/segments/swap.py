@@ -2,13 +2,13 @@
 
     1  <base>.log.cleaned and its indexes are written and synced     after a crash: deleted at start
     2  renamed to <base>.log.swap, indexes first, directory synced   after a crash: step 3 is done at start
-    3  the old segments are renamed to .deleted, the new one loses its mark
+    3  the old segments are renamed to .deleted, the new one from .swap to its final name
 
 Exactly one segment replaces each run of old segments, and the new segment has the last batch of the run (without
 records, if necessary). So at start, the old segments are those with a base offset in the range of the new segment. The
 first old segment and the new one have the same base name. While an old `.log` of that name exists, an index of that
-name is an old one: step 3 renames the old `.log` before the old indexes, and the start deletes that `.log` last.
-Without an old `.log`, such an index is a new one, because the new indexes lose their mark before the new `.log`.
+name is an old one: step 3 and the start remove the old `.log` after its indexes, and only then rename the new files.
+Without an old `.log`, such an index is a new one, because the new indexes get their final names before the new `.log`.
 
 Step 3 is not synced. After a power loss a file system keeps a prefix of a directory's changes, in order (Kafka relies
 on that order for the same renames). The start then completes step 3, because the result of step 2 is durable. So
@@ -64,7 +64,7 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
                 storage.remove(swap)
                 given_up.append(swap)
                 continue
-            end_offset = base_offset  # the segments that it replaced are unknown
+            end_offset = base_offset  # which segments the damaged one has replaced is unknown
             damaged.append(directory / log_name)
         first = base_offset + 1 if is_begun else base_offset
         for name in sorted(storage.names(directory), key=_is_log):
