@@ -8,8 +8,8 @@ class QuorumError(Exception):
 
 
 class NotLeader(QuorumError):
-    """The proposal was not appended, because this node is not the leader in the given epoch. `leader_id` is the present
-    leader, or None if it is unknown.
+    """The proposal was not appended, because this node is not the leader in the epoch of the proposal. `leader_id` is
+    the present leader, or None if it is unknown.
     """
 
     def __init__(self, message: str, *, leader_id: int | None) -> None:

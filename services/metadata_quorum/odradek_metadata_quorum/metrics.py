@@ -1,7 +1,8 @@
 """The metrics of a controller process: the state of the quorum, and the state of the cluster.
 
-All values are computed at the scrape. Values about the cluster are computed from the committed image, and are the same
-on every controller that has caught up. `active_controller` is 1 only on the active controller.
+All values are computed at the scrape. Gauges about the cluster are computed from the committed image, and are the same
+on every controller that has caught up; only `active_controller` is 1 on the active controller and 0 on the others.
+Counters begin at 0 when the process starts, so they differ between controllers.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class QuorumMetrics:
         yield lag
         brokers = GaugeMetricFamily(
             PREFIX + "broker_info",
-            "1 for each registered broker, with its host and rack. A broker without one counts as alone on its host.",
+            "1 for each registered broker, with its host and rack. "
+            "A broker without a host counts as a host of its own.",
             labels=["broker", "host", "rack"],
         )
         for broker in self._host.controller.committed.brokers.values():
@@ -193,7 +195,7 @@ def _quorum_gauges(status: QuorumStatus) -> Iterator[tuple[str, str, float]]:
     )
     yield (
         "pending_proposals",
-        "Proposals of this controller that are not committed yet.",
+        "Proposals of this controller that are not applied yet.",
         float(status.pending_proposals),
     )
     yield (

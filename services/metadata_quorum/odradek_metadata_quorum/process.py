@@ -107,7 +107,8 @@ class QuorumProcess:
                 group.create_task(probes.run(), name="probes"),
             ]
             try:
-                # The host's task must have started before the quorum reports that this node leads.
+                # `host.run` must have created its task group before the quorum reports that this node leads, because
+                # the host then proposes its first batch in this group.
                 await asyncio.sleep(0)
                 await self._start(server, admin_http)
                 registration = self._own_registration()
@@ -137,7 +138,8 @@ class QuorumProcess:
             "voters": [node for node, _, _ in settings.voters],
         }
         try:
-            # If a process was killed while it formatted the directory, there is no identity file.
+            # Formatting writes the identity file last. So a directory that a killed process left half formatted has
+            # none, and is formatted again.
             if settings.storage_format_if_empty and not (settings.log_dir / IDENTITY_NAME).exists():
                 format_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # mixed types
             if not settings.log_dir.is_dir():
@@ -266,7 +268,8 @@ class QuorumProcess:
         """Return why another controller should not be stopped now, or "" if it may be.
 
         Another controller may be stopped if this one can be part of a majority without it. Therefore this controller
-        must have applied an entry of the current leader's term, and so all entries that were committed before.
+        must have applied an entry of the current leader's term, and so all entries that were committed in earlier
+        terms.
         """
         if not self._is_serving:
             return "the controller is starting or stopping"

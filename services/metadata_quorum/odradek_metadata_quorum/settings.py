@@ -123,7 +123,7 @@ _FIRST_START: Final = (
 if TYPE_CHECKING:
     _ClusterDefaults = NodeSettings
 else:
-    # One field for each cluster-wide config, made from the shared definitions. An empty value means that it is not set.
+    # One field for each config in CLUSTER_CONFIGS. An empty value means that the config is not set.
     _ClusterDefaults = make_dataclass(
         "_ClusterDefaults",
         [
@@ -198,8 +198,8 @@ class QuorumProcessSettings(_ClusterDefaults):
     )
     election_timeout_ms: int = setting(
         "controller.quorum.election.timeout.ms",
-        "Longest election timeout. A voter that hears no leader for a random time between half of this value and the "
-        "full value starts an election.",
+        "Longest election timeout. A voter that receives no message from a leader for a random time between half of"
+        " this value and the full value starts an election.",
         default=1_000,
         unit="ms",
         minimum=100,

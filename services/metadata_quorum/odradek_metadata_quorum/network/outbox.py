@@ -9,7 +9,7 @@ The state that must be on disk before a message is sent:
     request_vote, pre_vote_reply, response_vote, install_snapshot, timeout_now
                               term and vote (a snapshot is always on disk before it is sent)
     pre_vote                  nothing, because a pre-vote changes no voter's term or vote
-    join_query, join_reply    all changes so far, because `joining.py` relies on their order
+    join_query, join_reply    all changes so far, so that they are sent after all earlier messages
 
 So a heartbeat and its response are sent at once while entries wait for a slow disk: keeping the leadership does not
 depend on the duration of a write. Messages that wait for the same write keep their order. A message that need not wait

@@ -48,7 +48,7 @@ from odradek_metadata_quorum.settings import QuorumTls
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
-_VOTERS_TEXT_MAX: Final = 200  # most characters of an unknown peer's hello that are logged
+_VOTERS_TEXT_MAX: Final = 200  # most characters of the voters in a peer's hello that are logged
 HELLO_BYTES_MAX: Final = 4096  # most memory that a peer may use before it has identified itself
 
 
@@ -74,7 +74,7 @@ class FrameProtocol(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self._frame_bytes_max)
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # These calls fail for Unix sockets, and on systems other than Linux.
+            # These calls fail for Unix sockets.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(
@@ -278,8 +278,9 @@ class IncomingLink(FrameProtocol):
         if reason is not None:
             self.refuse(reason)
             return
-        # After a refusal the peer may send a short hello, which does not have its voters.
         self.claimed_id = peer_id
+        # A short hello does not have the peer's voters. If the peer sends one after it was refused because of its
+        # voters, it is refused again.
         self.mismatch = voters_mismatch(message, self._voters) or (
             self._known_mismatch(peer_id) if "voters" not in message else ""
         )

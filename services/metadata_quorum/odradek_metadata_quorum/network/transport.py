@@ -1,7 +1,7 @@
 """The network between voters: each voter has a listener, and opens one connection to each other voter.
 
 For each peer there is a task that resolves the host name, connects, exchanges hellos and sends pings. When the
-connection ends, the task pauses shortly and begins again, without limit. The task handles only errors of sockets, TLS
+connection ends, the task pauses briefly and begins again, without limit. The task handles only errors of sockets, TLS
 and the peer's bytes. Any other exception is a bug, which ends the task, its task group and the process.
 
 A new connection from a peer closes the old one before any message of the new connection is read, and no more messages
@@ -309,7 +309,8 @@ async def _addresses(host: str, port: int) -> list[str]:
     pod may change. Raises OSError.
 
     The timeout is long, because a resolver may be slow, for example if its first server does not respond. A lookup that
-    timed out continues in its thread, and all lookups share a few threads.
+    timed out continues in its thread. With a short timeout, repeated lookups would occupy all of the few threads that
+    asyncio has for lookups.
     """
     async with asyncio.timeout(RESOLVE_TIMEOUT_S):
         try:

@@ -5,10 +5,11 @@ after the library, and adds these rules:
 
 - *Pre-vote* (Raft thesis 9.6): before a voter raises its term, it asks the other voters whether it could win an
   election. If the voter could not win, the other voters are not disturbed. A vote counts once for each term and voter.
-  A voter that may have lost its votes does not vote (`joining.py`).
-- *Stickiness*: a voter that hears a leader does not consent to an election. If its connection to the leader broke, the
-  voter waits a shorter time than after mere silence, because either the leader's process has ended or the connection is
-  soon open again. If a majority still hears the leader, no election takes place.
+  A voter that may have lost the record of its votes does not vote (`joining.py`).
+- *Stickiness*: a voter that hears a leader, which means that a message of the leader arrived within the minimum
+  election timeout, does not consent to an election. If its connection to the leader broke, the voter waits a shorter
+  time than after mere silence, because either the leader's process has ended or the connection is soon open again. If a
+  majority still hears the leader, no election takes place.
 - *A voter that gave its vote* behaves as if it heard a leader from the time when the vote is sent, because the first
   heartbeat of the new leader needs a round trip. While the vote waits for this voter's disk, the voter does not start
   an election.
@@ -35,10 +36,11 @@ class PreVote:
     """The pre-vote rounds of one voter, in which it asks for consent to an election, without network and clock.
 
     When the election timer of a voter ends, the voter starts a *round*: it asks all other voters whether they would
-    vote for it in the next term, and raises its term only if a majority consents. A voter consents only if it has not
-    heard a leader for the minimum election timeout, and the candidate's log is not behind its own log. So a voter that
-    was isolated returns with its old term and deposes no leader. If the election timer ends again during a round, the
-    question is repeated with the same round number, because a response may take longer than the timer.
+    vote for it in the next term, and raises its term only if a majority consents. A voter consents only if it has lost
+    its connection to the leader or received no message of a leader for the minimum election timeout, and the
+    candidate's log is not behind its own log. So a voter that was isolated returns with its old term and deposes no
+    leader. If the election timer ends again during a round, the question is repeated with the same round number,
+    because a response may take longer than the timer.
 
     `approved` means that a majority has consented and that the consent was not used yet. The consent becomes invalid
     when the next round begins, when this voter votes for another candidate, when the term changes, or when this voter
@@ -209,7 +211,7 @@ class ReadIndex:
 
 class Elections:
     """The election timer, the votes and the leadership of one voter. `may_vote` is False while the voter may have lost
-    its votes (`joining.py`).
+    the record of its votes (`joining.py`).
     """
 
     def __init__(
@@ -300,7 +302,9 @@ class Elections:
         self.pre_vote.clear()
 
     def hears_leader(self) -> bool:
-        """Return whether this voter hears a leader (or leads), so that it must not consent to an election."""
+        """Return whether this voter must not consent to an election: it leads, gave a vote that is not on disk yet, or
+        has received a message of a leader within the minimum election timeout and not lost the connection since.
+        """
         if self._engine.is_leader or self._vote_leaves:
             return True
         heard_s_ago = self._turns.read_until_s(self._engine.now_s()) - self._heard_s
@@ -435,8 +439,8 @@ class Elections:
         """
         engine = self._engine
         if not self.may_vote and message["term"] <= engine.term:
-            # A leader wants to confirm its leadership. This voter must not confirm it, because it may have lost its
-            # vote for another leader.
+            # A leader wants to confirm its leadership. This voter must not confirm it, because it may have voted for a
+            # later leader and lost the record of this vote.
             return
         _, last_index, last_term = engine.log.entries[-1]
         log_end = (message["last_log_term"], message["last_log_index"])

@@ -14,8 +14,8 @@ version is refused. Some globals of the library's module are replaced:
 - The journal factory returns the journal that it is given, which is the durable log.
 - The clock is that of the engine, so that a simulator can control it.
 
-One log line of the library is dropped. It warns of a truncation before the engine has checked whether entries must be
-truncated, and would appear for every repeated message.
+One log line of the library is dropped. It warns of a truncation before `truncate_from` has checked whether entries must
+be truncated, and would appear for every repeated append_entries.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _is_no_false_alarm(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("truncating already-applied log entries")
 
 
-# The import of the library replaces this function by a version for Windows, on every system. The next line restores the
-# original.
+# The import of the library replaces `socket.inet_ntop` by a version for Windows, on every system. The next line
+# restores the original function.
 socket.inet_ntop = _socket.inet_ntop
 _library.logger.addFilter(_is_no_false_alarm)
 _library.pickle = _NoPickle()
@@ -187,7 +187,7 @@ class EngineHooks:
     weak.
     """
 
-    # Sends a message of the library. Returns False if no more entries must be sent to the peer in this round.
+    # Sends a message of the library. Returns False if the present `send_appends` must send the peer no more entries.
     send: Callable[[int, Message], bool]
     # Called when entries or heartbeats to all peers are due; `Engine.send_appends` sends them.
     replicate: Callable[[], None]
@@ -201,7 +201,8 @@ class EngineHooks:
     before_leading: Callable[[], None]
     # Called when this node has stopped being the leader.
     lost_leadership: Callable[[], None]
-    # Called if the leader's log differs from this index on. Truncates the log if necessary.
+    # Called for each append_entries whose prevLogIdx is below the last entry, with the index after prevLogIdx.
+    # Truncates the log from this index on if the leader's entries differ.
     truncate_from: Callable[[int], None]
     respond_to_append: RespondToAppend
     # Applies entries that are committed and not applied yet, if there are any.
@@ -430,7 +431,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _send(self, node: _Peer, message: Message) -> None:
         if not self._hooks.send(node, message):
-            # The peer counts as disconnected until the end of the round, so that the library sends it no more entries.
+            # The peer counts as disconnected until `send_appends` ends, so that the library sends it no more entries.
             self._round_ended.add(node)
             self._SyncObj__connectedNodes.discard(node)
 

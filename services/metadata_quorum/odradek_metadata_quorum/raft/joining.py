@@ -20,9 +20,10 @@ The disadvantage of requiring all responses is that a wiped voter does not vote 
 one of five voters is dead and one is wiped, the other three can vote. They are a majority, but tolerate no further
 failure until the dead voter is replaced or responds again.
 
-These rules assume that only a minority of voters is wiped at a time; otherwise Raft cannot be safe. An acknowledgement
-that the voter sent before it was wiped does not count any more once the voter's first question has arrived, because a
-new connection from a voter closes the old one before the first message of the new connection is read.
+These rules assume that only a minority of voters is wiped at a time; otherwise Raft cannot be safe. When the first
+JOIN_QUERY of a wiped voter arrives, a leader resets the match index of this voter to 0. An acknowledgement that the
+voter sent before it was wiped cannot arrive after that, because a new connection from a voter closes the old one before
+the first message of the new connection is read.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class JoinRound:
     def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
         """Record the term and the last log index that a voter reported. Responses to another round are ignored.
 
-        The report of an empty voter is never replaced: it proves that the cluster had done nothing when this voter
-        began to ask, whatever happens later. Of several other reports the last one counts, because it has the highest
-        term, which is the safest.
+        A report of term 0 and an empty log is never replaced: it proves that the other voter had neither voted nor
+        stored an entry when this voter began to ask, whatever happens later. Of several other reports the last one
+        counts, because it has the highest term, and the highest floor is the safest.
         """
         if round_number != self.number or peer_id not in self._others:
             return
@@ -179,7 +180,9 @@ class Joining:
             self._join(floor)
 
     def _join(self, floor: int) -> None:
-        """Make durable that this voter does not vote in terms up to `floor`. After that it joins."""
+        """Make durable that this voter does not vote in terms up to `floor`. When that is on disk, `step` reports that
+        the voter may join.
+        """
         engine = self._engine
         if engine.term > 0 or floor > 0:
             # This voter must not vote in its present term, because it may have voted in this term before it was wiped.

@@ -36,7 +36,7 @@ class LogMatching:
             message["entries"] = []
             if log.term_at(message["prevLogIdx"]) is None:
                 # A refusal would make the leader send all entries again at once. So the message counts only as a
-                # heartbeat, and the leader repeats the question later.
+                # heartbeat, and the leader gets the refusal as the response to a later message.
                 if self.hear_leader(leader_id, message["term"]):
                     self.hear_heartbeat(leader_id, message["term"], commit_index=0)
                 return
@@ -51,7 +51,7 @@ class LogMatching:
 
     def hear_leader(self, leader_id: int, term: int) -> bool:
         """Check the term of a leader's message. Return whether the message is from the present leader, and if so,
-        record that the leader was heard.
+        record the time of the message for the election timer.
         """
         engine = self._engine
         if term < engine.term:

@@ -185,8 +185,8 @@ class RaftNode:
             return
         engine.outbox.flush()
         self.elections.became_durable()
-        # A follower without entries to apply needs no step now, because its next tick is soon enough. This is the case
-        # after most of its writes.
+        # A follower without entries to apply, as most followers are after a write, needs no step now: the next tick is
+        # soon enough.
         if engine.is_leader or engine.commit_index > engine.applied or not self.may_vote:
             self._events.wake(0.0)
 
@@ -253,7 +253,7 @@ class RaftNode:
 
     @property
     def may_vote(self) -> bool:
-        """Whether this voter may vote. False while it may have lost earlier votes (`joining.py`)."""
+        """Whether this voter may vote. False while it may have lost the record of earlier votes (`joining.py`)."""
         return self.elections.may_vote
 
     @property

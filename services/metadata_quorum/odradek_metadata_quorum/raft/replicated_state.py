@@ -2,8 +2,8 @@
 
 - *Applying*: entries that are committed and durable are applied in order, a limited number in each step. If an entry
   cannot be applied, or entries are missing before it, the process ends, because this voter's state would differ from
-  the state of other voters. The applied index is never above the durable index. So a single voter waits for its own
-  disk, and a snapshot never includes an entry that this node's log lacks.
+  the state of other voters. The applied index is never above the durable index. So the only voter of a quorum waits for
+  its own disk, and a snapshot never includes an entry that this node's log lacks.
 - *Taking snapshots*: after a number of entries or bytes, the state is captured on the event loop, and is encoded and
   written on the disk queue for snapshots. Then the log is trimmed, except for entries that slow followers may still
   need. A snapshot that is larger than other voters accept, or for which the disk has no space, is not stored. The voter
@@ -31,7 +31,7 @@ from odradek_metadata_quorum.storage.write_ahead_log import GENESIS_INDEX, Write
 
 # The most entries that are applied in one step, so that other work can run between two steps.
 APPLY_ENTRIES_MAX: Final = 1_000
-# The most bytes of entries that are applied in one step, not counting the last entry. That takes about 50 ms.
+# The most bytes of entries that are applied in one step, not counting the last entry. So many bytes take about 50 ms.
 APPLY_BYTES_MAX: Final = 256 << 10
 
 

@@ -70,7 +70,9 @@ class RaftEvents(Protocol):
         """Report that the leader `peer_id` sends a snapshot above this node's limit. Called for each chunk."""
 
     def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
-        """Report that the leader's snapshot was not stored because the disk is full. The leader will repeat it."""
+        """Report that the leader's snapshot was not stored because the disk is full. The leader will send the
+        snapshot again.
+        """
 
 
 class StateMachine(Protocol):
@@ -99,7 +101,7 @@ class StateMachine(Protocol):
 
 
 class QuorumRole(Enum):
-    """The roles of Raft, and JOINING: a voter that may have lost its votes, and therefore must not vote yet."""
+    """The roles of Raft, and JOINING: a voter that may have lost the record of its votes, and so must not vote yet."""
 
     JOINING = "joining"
     FOLLOWER = "follower"

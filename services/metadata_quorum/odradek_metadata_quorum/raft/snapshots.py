@@ -184,8 +184,8 @@ class SnapshotReceiver:
 
         Exactly one callback is called on the event loop. After the last chunk it is `on_whole`, or `on_damaged` if the
         snapshot's CRC is wrong. It is `on_no_room` if the disk is full, and otherwise `on_stored`, even if the chunk
-        was not needed and not written. If the disk is full, the leader gets no response and sends the chunk again
-        later.
+        was not needed and not written. If the disk is full, the leader gets no response. It repeats the chunk later,
+        and the response to that asks for the snapshot from its start.
         """
         is_heartbeat = not data and snapshot.size > 0
         if self._busy or is_heartbeat or snapshot.size > self._bytes_max:

@@ -1,5 +1,5 @@
 """A running voter: a `RaftNode` with timers, the network, and two disk threads, one for log and vote and one for
-snapshots. This code makes no decisions of Raft.
+snapshots. All decisions of Raft are made in `RaftNode`.
 
 If a disk write fails, the state machine raises an exception, an invariant is violated, or a task fails, the process
 ends at once with status 70. Continuing with a state that may be wrong would be worse.

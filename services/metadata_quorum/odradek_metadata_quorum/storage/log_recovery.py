@@ -39,7 +39,7 @@ Entry = tuple[bytes, int, int]  # (command, index, term), as the engine needs it
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The log as it was read from the files. `entries[0]` is the boundary: the last entry that is no longer used.
+    """The log as it was read from the files. `entries[0]` is the boundary: the entry before the first one in use.
 
     `last_write_offset` is the offset in the last segment file at which the last write began. A write has one frame or,
     at the beginning of a segment, the segment header and one frame.

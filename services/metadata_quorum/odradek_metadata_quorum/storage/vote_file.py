@@ -5,8 +5,9 @@ the log, whose tail may be truncated after a crash. A save writes and syncs one 
 message that depends on the vote is sent:
 
 - A crash can damage only the slot that is being written. The other slot has the previous or the new record.
-- A record that another voter knows about is in both slots, so the damage of one slot loses nothing. With a single slot,
-  such damage could not be distinguished from a torn write, and the voter would continue with the previous record.
+- A record that another voter knows about is in both slots, so the damage of one slot loses nothing. If each save wrote
+  only one slot, such damage could not be distinguished from a torn write, and the voter would continue with the
+  previous record.
 - A crash cannot damage both slots, so the voter does not start if both are unreadable.
 
 When the file is opened, the newest record is written to both slots again and synced. An earlier process may have been

@@ -1,12 +1,13 @@
 """The Raft log: entries in memory for the engine, and the same entries in segment files on disk.
 
-The object has two groups of methods and fields, which need no lock. The methods for the *event loop* append, truncate,
-reset and trim `entries` in memory, and record each change. The methods for the *disk* (`write`, `remove_before`; always
-on the same disk queue) write the recorded changes as one frame with one sync. `take` passes the recorded changes to a
-write, and `written` marks them as durable. `synced_index` is the last entry that this node may acknowledge.
+The object has two groups of methods and fields. Each group is used by one thread, so no lock is needed. The methods for
+the *event loop* append, truncate, reset and trim `entries` in memory, and record each change. The methods for the
+*disk* (`write`, `remove_before`; always on the same disk queue) write the recorded changes as one frame with one sync.
+`take` passes the recorded changes to a write, and `written` marks them as durable. `synced_index` is the last entry
+that this node may acknowledge.
 
-`entries[0]` is the *boundary*: the last entry that is no longer used. Log matching needs its index and term; its
-command may be missing. The boundary of an empty log is (1, 0), the genesis entry.
+`entries[0]` is the *boundary*: the entry before the first one in use. Log matching needs the boundary's index and term;
+its command may be missing. The boundary of an empty log is (1, 0), the genesis entry.
 
 Old segments are removed as whole files, the oldest first, and no file is ever replaced. So no entry can be written to a
 file that is about to be replaced. Truncations and resets are records in the log, too, so the log has all changes in
