@@ -117,7 +117,9 @@ class Controller:
         return self.committed if self._work is None else self._work.image
 
     def why_fenced(self, broker_id: BrokerId) -> str:
-        """Return the reason for which this controller last fenced a broker, as text; "" if it has not fenced it."""
+        """Return the reason for which this controller last fenced a broker, as text; "" if it has never fenced the
+        broker.
+        """
         memory = None if self._work is None else self._work.memories.get(broker_id)
         return "" if memory is None else memory.fenced_because
 
@@ -182,7 +184,7 @@ class Controller:
         return records if first == offset else None
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Advance the committed image past a committed entry that has no records."""
+        """Set the offset and epoch of the committed image to those of a committed entry, even if it has no records."""
         self.committed.advance(offset, epoch)
 
     def restore(self, image: MetadataImage) -> None:

@@ -78,11 +78,13 @@ def settle(
     """Return the change that a partition needs because of the present state of its brokers, or None if it needs none.
 
     Args:
-        state: The present state of the partition. standing_of: Returns the present Standing of a broker for this
-        partition. min_insync_replicas: The effective minimum of the partition (KIP-966). lost: Brokers whose replica of
-        this partition may just have lost bytes, because the power failed or a directory was lost. Brokers that are
-        neither in the ISR nor in the ELR are ignored. emptied: Brokers of `lost` whose replica may have fewer records
-        than an out-of-sync replica, because the disk was replaced or is unknown, or because synced records are missing.
+        state: The present state of the partition.
+        standing_of: Returns the present Standing of a broker for this partition.
+        min_insync_replicas: The effective minimum of the partition (KIP-966).
+        lost: Brokers whose replica of this partition may just have lost bytes, because the power failed or a directory
+            was lost. Brokers that are neither in the ISR nor in the ELR are ignored.
+        emptied: Brokers of `lost` whose replica may have fewer records than an out-of-sync replica, because the disk
+            was replaced or is unknown, or because synced records are missing.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)

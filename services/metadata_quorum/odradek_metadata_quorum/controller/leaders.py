@@ -3,13 +3,13 @@
 The preferred leader of a partition is its first replica. After a broker failed, the remaining brokers lead its
 partitions. `rebalance` moves these leaderships back: every `leader.imbalance.check.interval.seconds`, it counts for
 each broker the partitions whose preferred leader is this broker. If more than `leader.imbalance.per.broker.percentage`
-of them have another leader, the broker is elected leader of these. A broker that was fenced several times gets its
-leaderships back only after a minute without fencing.
+of them have another leader and could be led by this broker now, the broker is elected leader of these. A broker that
+was fenced more than once within the last minute gets no leaderships back.
 
 Unclean recovery (rule R22) is for a partition without a leader for which a clean election is impossible. Such a
-partition has no leader while a replica of its ISR or ELR that lost no bytes may return. In two cases the controller
-elects a leader nevertheless. In its responses to heartbeats it requests (last epoch, log end) of the replicas, and
-elects the replica with the greatest pair.
+partition waits, without a leader, until a replica of its ISR or ELR that lost no bytes returns. In two cases the
+controller elects a leader nevertheless. In its responses to heartbeats it requests (last epoch, log end) of the
+replicas, and elects the replica with the greatest pair.
 
     all lost     Every member of the ISR and ELR has lost bytes (it is in `lost`), for example because the power
                  failed everywhere. When all replicas in ISR, ELR and `lost` are live and have reported, the one

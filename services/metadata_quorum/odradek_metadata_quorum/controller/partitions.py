@@ -26,8 +26,8 @@ administrator can request another move, or lower `min.insync.replicas` and reque
 A move can be cancelled until it is complete: the added replicas are removed and the others stay. In the new replica
 order, the replicas that the move would have kept come first, because the former preferred leader is not recorded, as in
 Kafka. A completion or cancellation that removes a replica also sets the leader and so raises the leader epoch. So the
-removed replica notices that it was removed, and the leader drops its acknowledged offset. If the replica is added
-again, it begins with an empty log.
+removed replica notices that it was removed, and the leader drops the offset that this replica acknowledged. If the
+replica is added again, it begins with an empty log.
 """
 
 from __future__ import annotations

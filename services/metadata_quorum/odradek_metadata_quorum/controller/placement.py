@@ -140,7 +140,8 @@ def _chosen(
     hosts: int,
     racks: int,
 ) -> tuple[BrokerId, ...]:
-    """Choose followers from `others`, which are in ring order, by the rules of this module. Return the leader and them.
+    """Choose followers from `others`, which are in ring order, by the rules of this module. Return the leader and
+    the followers.
 
     `hosts` and `racks` say how many hosts and racks all brokers have together.
     """

@@ -5,9 +5,9 @@ leader or no leader, with a new leader epoch. If the broker may have lost bytes,
 The registration does not wait until the previous process is fenced: that process gets STALE_BROKER_EPOCH at its next
 heartbeat, and its acknowledgements have a stale epoch.
 
-A broker that claims to have lost no bytes must prove this. For class CLEAN it must name the broker epoch of its
-previous registration, which a controlled shutdown writes to the disk. For class PROCESS it must have the same data
-directories. Otherwise the class is POWER.
+A broker that claims to have lost no bytes (restart class CLEAN or PROCESS) must prove this: it must have the same data
+directories as in its previous registration, and none of them may have been offline. For CLEAN, it must also name the
+broker epoch of that registration, which a controlled shutdown writes to the disk. Otherwise the class is POWER.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def _fits_one_batch(
 ) -> bool:
     """Return whether the registration fits into one batch. If not, write some of its changes as a batch of their own.
 
-    The previous registration is fenced first. Then each attempt to register settles some of its partitions. Every state
-    in between is safe: a fenced broker leads no partition, and the new process cannot join an ISR until it is
-    registered.
+    The previous registration is fenced first. Then each attempt to register settles some of the broker's partitions.
+    Every state in between is safe: a fenced broker leads no partition, and the new process cannot join an ISR until it
+    is registered.
     """
     changes_max = work.settings.registration_changes_max
     if len(work.partitions_of(request.broker_id)) <= changes_max:

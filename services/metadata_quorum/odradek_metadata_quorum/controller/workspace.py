@@ -266,8 +266,8 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
     """Return for how long a broker must stay fenced, in ms.
 
     The delay is 0 if the broker was fenced once within `flap_window_ms`, 1,000 ms if twice, and doubles with each
-    further time, up to `flap_delay_ms_max`. Without it, a broker that dies and returns again and again would move
-    leaderships each time.
+    further time, up to `flap_delay_ms_max`. Without the delay, each death and each return of a broker that dies again
+    and again would move leaderships.
     """
     since = work.now_ms - work.settings.flap_window_ms
     times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)

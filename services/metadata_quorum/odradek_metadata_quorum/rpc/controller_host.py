@@ -4,15 +4,15 @@ quorum.
 The response to a request is sent only after the records of its decision, and of all earlier decisions, are committed
 and replayed on this node. Decisions are proposed in the order in which they were made. A decision without records, such
 as a read of the image or a refusal, gets its response after a majority of the controllers has confirmed that no other
-controller was elected before the decision (`confirm_leadership`). So a deposed controller that does not yet know this
-sends no response.
+controller was elected before the decision (`confirm_leadership`). So a controller that was deposed and does not know it
+yet sends no response.
 
 When the leadership ends, all waiting requests fail with `NotActive`. Their outcome is unknown to the callers, which
 repeat the requests at the next active controller. A repeated request has either no further effect, or a response which
 says that the request was already carried out.
 
 The response to a heartbeat does not wait for a commit. The response reports a broker as unfenced only once the
-unfencing is committed (`is_fenced`). The other fields do no harm before the commit.
+unfencing is committed (`is_fenced`). The broker may act on the other fields even if the decision is never committed.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ControllerHost:
     async def _admitted(self) -> int:
         """Wait until this controller may decide, and return its epoch.
 
-        Raises NotActive if another controller is active or none becomes active in time, and Overloaded if too many
+        Raises NotActive if this controller is a standby or does not become active in time, and Overloaded if too many
         changes are not committed yet.
         """
         await self._wait_until_open()
@@ -268,8 +268,8 @@ class ControllerHost:
             return True
         except (NotLeader, OutcomeUnknown) as error:
             _log.info(
-                "It is unknown whether a metadata batch is committed, because this controller lost its"
-                " leadership or the time limit was reached",
+                "A metadata batch is perhaps not committed, because this controller lost its leadership or the"
+                " time limit was reached",
                 epoch=epoch,
                 reason=str(error),
             )

@@ -89,7 +89,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
             error_code=response.error, error_message=response.message
         )
 
-    async def Heartbeat(  # type: ignore[override]  # a coroutine that writes: it ends at once
+    async def Heartbeat(  # type: ignore[override]  # a coroutine that writes, not a generator
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> None:
         """Respond to each heartbeat. When the stream ends, for whatever reason, the broker counts as disconnected.

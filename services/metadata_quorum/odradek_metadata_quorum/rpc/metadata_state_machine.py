@@ -105,7 +105,8 @@ class MetadataStateMachine:
 class ClusterEvents:
     """Counts events of the cluster in the committed records that this process has replayed, and logs them.
 
-    Every controller counts the same events. Only the active controller logs them, so that each event is logged once.
+    Every controller counts the events since its start. Only the active controller logs them, so that each event is
+    logged once.
     """
 
     def __init__(self, controller: Controller) -> None:

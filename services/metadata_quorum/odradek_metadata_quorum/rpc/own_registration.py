@@ -136,9 +136,9 @@ class OwnRegistration:
         return True
 
     def _refused(self, reason: str) -> None:
-        """Log why this controller was refused, unless the reason is the same as last time."""
+        """Log why this controller could not register, unless the reason is the same as last time."""
         if reason != self._refusal:
             self._refusal = reason
             _log.error(
-                "The active controller refused this controller's registration", reason=reason
+                "Failed to register this controller with the active controller", reason=reason
             )

@@ -1,5 +1,5 @@
-"""Authorization of calls to a controller: the caller must be a broker or controller of this cluster. With TLS, its
-certificate must name it.
+"""Authorization of calls to a controller: the caller must be a broker or controller of this cluster. With TLS, the
+caller's certificate must name this broker or controller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Peers:
     ) -> None:
         """`why_stranger` returns why a call with these headers belongs to another cluster, or "" if it does not.
 
-        `must_wait` returns whether this controller cannot judge that yet (`odradek_runtime.cluster_identity`).
+        `must_wait` returns whether this controller does not know yet which metadata log it has, and so cannot tell
+        whether the headers name this log (`odradek_runtime.cluster_identity`).
         """
         self._has_tls = has_tls
         self._why_stranger = why_stranger

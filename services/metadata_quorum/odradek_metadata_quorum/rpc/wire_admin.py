@@ -259,8 +259,8 @@ def scram_deletion(message: pb.ScramDeletion) -> ScramDeletion:
 
 
 def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
-    """Convert the protobuf message to a `QuotaAlteration`. An unset name becomes None, which means the default of its
-    type. An unset value becomes None, which removes the quota.
+    """Convert the protobuf message to a `QuotaAlteration`. An unset name becomes None, which means the default for all
+    entities of the type. An unset value becomes None, which removes the quota.
     """
     return QuotaAlteration(
         entity=tuple(
