@@ -65,7 +65,9 @@ class PushedFilters:
         )
 
     def narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the part of each range that can match, without the partitions that cannot. A part may be empty."""
+        """Return the part of each range that can match the filters. A part may be empty; partitions that cannot match
+        are left out.
+        """
         return [
             OffsetRange(
                 r.name, max(r.start_offset, self.start_offset), min(r.end_offset, self.end_offset)

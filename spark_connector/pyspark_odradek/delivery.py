@@ -32,8 +32,8 @@ MARGIN_S: Final = 60.0
 class OutputRecord(NamedTuple):
     """A row of a DataFrame, converted to a record.
 
-    If `partition` is None, the producer chooses the partition by the key; for a record without a key it changes the
-    partition from batch to batch.
+    If `partition` is None, the producer chooses the partition by the key. Records without a key go to another partition
+    with each batch of the producer.
     """
 
     topic: str
@@ -212,7 +212,7 @@ class _Flushed:
         )
 
     def abandon(self) -> None:
-        """Close the shared producer, because an error of it must not affect the next task in this process."""
+        """Close the shared producer, so that its errors cannot affect the next task in this process."""
         _drop_producer(self._link, self._options)
 
     async def _flush(self) -> None:

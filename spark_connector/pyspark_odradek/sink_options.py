@@ -69,7 +69,7 @@ class SinkOptions:
     delivery: str | None = None
     """EXACTLY_ONCE or AT_LEAST_ONCE. None: exactly once if the cluster and the producer's options allow it."""
     transactional_id_prefix: str = ""
-    """A transactional id consists of this prefix and the query's id, so that an ACL can grant WRITE on the prefix."""
+    """The cluster identifies a query by this prefix followed by the query's id. ACLs can grant WRITE on the prefix."""
     prepared_timeout_ms: int = PREPARED_TIMEOUT_MS
     """How long the cluster keeps prepared rows after the last request of an executor, until it aborts them."""
     step: tuple[str, int] | None = None
@@ -90,8 +90,8 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Check the options and the schema of the input. Raises ValueError, with the message of Spark's Kafka sink if it
-    has one.
+    """Check the options and the schema of the input. Raises ValueError. If Spark's Kafka sink refuses the same input,
+    the error has its message.
     """
     refuse_misspelt(options, _OPTIONS)
     lowered = {name.lower(): value for name, value in options.items()}

@@ -138,7 +138,9 @@ class SourceOptions:
 
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Check and convert options. Raises ValueError; if Spark's Kafka source refuses, too, with its message."""
+    """Check and convert options. Raises ValueError. If Spark's Kafka source refuses the same options, the error has its
+    message.
+    """
     refuse_misspelt(options, OPTIONS)
     by_name = {name.lower(): value for name, value in options.items()}
     if is_streaming:

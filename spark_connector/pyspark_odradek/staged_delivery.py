@@ -45,7 +45,9 @@ class ExactlyOnce:
     needs_identity = True
 
     def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
-        """`is_final` means that the query has only one batch, so that the cluster need not remember it for long."""
+        """`is_final` means that the query has only one batch, so the cluster need not keep its record of the query for
+        long.
+        """
         self._options = options
         self._is_final = is_final
 

@@ -10,10 +10,10 @@ its state is created at first use.
 - With maxOffsetsPerTrigger, this number of offsets is divided among the partitions in proportion to the offsets that
   are available in each.
 - With minOffsetsPerTrigger, a trigger reads nothing until this number of offsets is available, or until maxTriggerDelay
-  has passed since the last trigger that read something.
+  has passed since the last trigger that was not delayed in this way.
 
 Spark's Python API cannot express the delay, and cannot pass both limits at once. So the reader applies the limits
-itself; its process runs as long as the query.
+itself. It can measure the delay, because its process runs as long as the query.
 """
 
 from __future__ import annotations

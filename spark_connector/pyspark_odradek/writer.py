@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE_MAX: Final = 1000
-"""Most rows in one call of `Stage.send`. The timeout of a call does not depend on its number of rows."""
+"""Most rows in one call of `Stage.send`. The number is limited, because the timeout of a call does not grow with its
+number of rows.
+"""
 _BATCH_ID = "streaming.sql.batchId"
 
 

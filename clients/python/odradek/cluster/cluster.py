@@ -59,8 +59,8 @@ REFRESH_PAUSE_MS: Final = 100
 WATCH_PAUSE_S: Final = 0.01
 TOPICS_PER_REQUEST: Final = 1_000
 NAMED_TOPICS_MAX: Final = 5_000
-"""A client that needs more topics watches all topics of the cluster, because brokers refuse requests that name more
-than 10,000.
+"""A client that needs more topics than this watches all topics of the cluster, because brokers refuse requests that
+name more than 10,000 topics.
 """
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long to retry when brokers do not know a topic, because the topic may have just been created."""
@@ -425,11 +425,11 @@ class Cluster:
         *,
         then: LinkState | None = None,
     ) -> None:
-        """Apply a response to the cache, letting other tasks run in between. Then enter the state `then` and announce
-        the changes.
+        """Apply a response to the cache in steps, and let other tasks run between the steps. Then enter the state
+        `then` and announce the changes.
 
-        If the caller is cancelled in between, the changes made so far are still announced, because senders and fetchers
-        wait for them.
+        If the caller is cancelled between two steps, the changes made so far are still announced, because senders and
+        fetchers wait for them.
         """
         change = Change() if change is None else change
         try:

@@ -203,7 +203,7 @@ async def translated(
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in details:
         return ThrottlingQuotaExceeded(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        # Every broker serves its clients this method, but its listener for replication does not.
+        # Every broker serves WatchMetadata at its gRPC listener for clients, but not at its listener for replication.
         hint = _NOT_FOR_CLIENTS_HINT if name == WATCH_METADATA.name else None
         return UnsupportedOperation(f"the broker at {endpoint} does not support {name}", hint=hint)
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")
@@ -274,7 +274,7 @@ class GrpcTransport:
                 hint="use TLS, or SCRAM-SHA-512",
             )
         if tls is not None:
-            tls.pem()  # Reports a file that cannot be used now, instead of at each connection.
+            tls.pem()  # Raises an error for a file that cannot be used. Without this call, each connection would fail.
         self._tls = tls
         self._credentials = credentials
         self._sessions: dict[str, Session] = {}
@@ -419,8 +419,9 @@ class GrpcTransport:
     def _connection(self, endpoint: str, number: int = 0) -> _Connection:
         """Return connection `number` to an endpoint; a new one if it does not exist or was lost.
 
-        A lost channel would first try the address that the host name had before. If the broker now has another address,
-        as a restarted pod does, nothing responds there, and the attempt takes its whole time limit.
+        A channel that lost its connection would first try the old address of the host name. If the broker now has
+        another address, as a restarted pod does, nothing responds at the old address, and the attempt takes its whole
+        time limit.
         """
         connection = self._channels.get((endpoint, number))
         if connection is not None and not connection.is_stale():

@@ -50,7 +50,8 @@ async def look_up_offsets(
         if not missing:
             return found
         remaining_s = deadline_s - time.monotonic()
-        # The topics are requested in each round, because a topic may have been deleted since the last round.
+        # In each round, the metadata of topics that are not in the cache is requested, because the cache may have
+        # dropped a topic since the last round. For a topic that was deleted, `cluster.topic` raises UnknownTopic.
         highest: dict[str, int] = {}
         async for partition in in_turns(missing):
             highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))

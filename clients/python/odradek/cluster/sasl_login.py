@@ -1,7 +1,7 @@
 """SASL login at one broker: the exchange of tokens, and the resulting session.
 
 With SCRAM (RFC 5802, 7677), the client proves that it knows the password without sending it, and the broker proves that
-it knows the user. PLAIN sends the password, and OAUTHBEARER (RFC 7628) a signed token, so both need TLS.
+it has the user's credential. PLAIN sends the password, and OAUTHBEARER (RFC 7628) a signed token, so both need TLS.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def log_in(
     metadata.
 
     Raises:
-        AuthenticationFailed: the broker refuses the credentials, or does not prove that it knows the user.
+        AuthenticationFailed: the broker refuses the credentials, or does not prove that it has the user's credential.
         BrokerUnreachable: the broker does not respond.
     """
     try:

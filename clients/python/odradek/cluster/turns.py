@@ -29,8 +29,8 @@ async def slices_in_turns(
 ) -> AsyncIterator[Sequence[T]]:
     """Iterate over slices of `every` items. Between two slices, other tasks of the event loop can run.
 
-    Use this where the work per item is so small that a step of `in_turns` would cost as much, such as for the records
-    of a request.
+    Use this function where the work per item costs no more than a step of `in_turns` itself, such as for the records of
+    a request.
     """
     for start in range(0, len(items), every):
         if start:

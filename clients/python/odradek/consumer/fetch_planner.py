@@ -9,8 +9,9 @@ A partition goes through these stages:
     fetching       `fetched` receives its records
 
 A call that changes the stage of a partition, or a condition that its stage depends on, adds the partition to
-`_undecided`. `plan` removes it there and decides its next step. So planning costs time only for partitions that
-changed. If thousands of partitions changed, they are planned in several calls, and other tasks run between the calls.
+`_undecided`. `plan` takes partitions from `_undecided` and decides their next steps. So planning costs time only for
+partitions that changed. If thousands of partitions changed, they are planned in several calls, and other tasks run
+between the calls.
 
 A partition becomes ready again when its leader changes, its stream breaks, or the broker responds with a retriable
 error (after a pause). It becomes unpositioned when its fetch offset is out of range, if there is a reset policy. Errors
@@ -116,8 +117,8 @@ class FetchPlanner:
     ) -> None:
         """Read exactly these partitions from now on. Partitions that are already read keep their position.
 
-        With `suspended_from`, a new partition starts at its offset in that mapping, if it has one there, and none of
-        its records is returned until `release`.
+        With `suspended_from`, a new partition starts at its offset in that mapping, if the mapping contains the
+        partition, and none of its records is returned until `release`.
         """
         assigned = dict.fromkeys(names)
         for name in [n for n in self.partitions if n not in assigned]:

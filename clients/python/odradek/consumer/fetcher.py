@@ -38,7 +38,9 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 VALIDATION_S_MAX: Final = 5.0
 WARNING_INTERVAL_MS: Final = 60_000
 EMPTY_STREAM_S: Final = 1.0
-"""How long a stream without partitions stays open, because `seek` removes a partition and adds it again."""
+"""How long a stream without partitions stays open. `seek` removes a partition and adds it again soon after, and the
+stream must not be closed in between.
+"""
 PARTITIONS_PER_REQUEST: Final = 1_000
 """The most partitions that one message adds to a stream. Encoding them takes a few milliseconds."""
 _FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
@@ -81,9 +83,8 @@ class FetchStream:
             self._change.add.pop(name, None)
             self._change.remove.add(name)
         for name, add in change.add.items():
-            self._change.remove.discard(
-                name
-            )  # To add a partition again restarts it, so no removal is sent.
+            # If a partition is added again, the broker restarts it at the new offset, so no removal is sent.
+            self._change.remove.discard(name)
             self._change.add[name] = add
         self._has_changes.set()
 
@@ -220,7 +221,7 @@ class Fetcher:
         await self._arrival.wait()
 
     def return_credit(self) -> None:
-        """Grant the brokers as many bytes as were read."""
+        """Grant each broker the bytes that were read or dropped, once they are an eighth of its stream's window."""
         for stream in self._streams.values():
             due_bytes = self._planner.credit_due(stream.source, stream.window_bytes // 8)
             if due_bytes:

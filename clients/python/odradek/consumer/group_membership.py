@@ -150,8 +150,8 @@ class GroupMembership:
         """Change the subscription, and send it to the coordinator without delay."""
         self._topics = topics
         if to_read := self._excluded & topics:
-            # The member already owns these partitions, but does not read them. Without them, `owned` differs from the
-            # target assignment, so the member takes them again, and reads them.
+            # The member already owns the partitions of these topics, but does not read them. Without these partitions,
+            # `owned` differs from the target assignment, so `_reconcile` starts them as new partitions.
             self._excluded -= to_read
             self.owned = {name: i for name, i in self.owned.items() if name.topic not in to_read}
         self._sends_subscription = True
@@ -167,7 +167,7 @@ class GroupMembership:
         self._is_all_processed.clear()
 
     async def close(self, *, is_processed: bool = True) -> None:
-        """Commit, revoke all partitions and leave the group. If no broker responds, this takes a few seconds at most.
+        """Commit, revoke all partitions and leave the group. All this takes CALL_S_MAX at most.
 
         `is_processed` is False if the program failed while it processed its last records.
         """
@@ -249,8 +249,8 @@ class GroupMembership:
         await self._lose_partitions()
 
     async def _note_topics(self) -> None:
-        """Record the ids and partition counts of newly subscribed topics before the coordinator learns of the
-        subscription.
+        """Record the ids and partition counts of newly subscribed topics, before a heartbeat sends the subscription to
+        the coordinator.
         """
         topics = self._topics - self._subscribed.keys()
         if not topics:
@@ -292,7 +292,7 @@ class GroupMembership:
             has_owned=True,
         )
         if epoch >= 0 and (self._sends_subscription or epoch == _JOIN):
-            # The subscription is sent again only after a lost response, or when the subscription changes.
+            # The subscription is sent when the member joins, when the subscription changes, and after a failure.
             self._sends_subscription = False
             request.rebalance_timeout_ms = options.rebalance_timeout_ms
             request.has_subscription = True
@@ -479,9 +479,9 @@ class GroupMembership:
         """Stop committing, because a transaction commits these offsets and all later ones.
 
         Raises:
-            MemberFenced: the member lost a partition after it had read the records before its offset, so the next owner
-                reads these records again. The next owner may be this member, so its epoch may be valid, and positions
-                are compared instead.
+            MemberFenced: the member lost a partition after it had read the records before the partition's offset in
+                `offsets`, so the next owner reads these records again. The next owner may be this member, whose epoch
+                is then valid. So offsets are compared with positions, instead of epochs.
         """
         self.commits_in_transactions = True
         read = self._reader.returned_offsets()

@@ -6,7 +6,8 @@
 An iteration decodes many records at once and returns them one by one. With `odradek.sync`, the iteration runs in
 another thread than the event loop. Meanwhile, the event loop may have to withdraw some of these records, because a
 partition is revoked or paused, or `seek` is called. The event loop never removes records from `decoded`. Instead, it
-adds the partition to `withdrawn`, and the iteration skips records of these partitions. The next `decode` empties both.
+adds the partition to `withdrawn`, and the iteration skips records of these partitions. When the iteration has emptied
+`decoded`, the next `decode` empties `withdrawn`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The results of `send`. A `DeliveryFuture` refers to its record's batch and index, and computes the offset of the
-record from the batch's base offset when it is read. So an acknowledgement costs nothing per record.
+"""The results of `send`. A `DeliveryFuture` refers to the batch of its record, and to the record's index in the batch.
+It computes the offset of the record from the batch's base offset only when the program reads the result. So an
+acknowledgement costs nothing per record.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class ProducerBatch:
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
         """Return the batch that has record `index` after splits (this batch, or a half of it), and the record's index
-        there.
+        in that batch.
         """
         batch = self
         while batch.halves is not None:

@@ -254,8 +254,8 @@ class StagedWrites:
         producer.begin_staged(member.transactional_id, member.identity)
         task = StagedTask(self, step, member, producer)
         self._open[member.transactional_id] = task
-        # The cluster reuses a transactional id only after the step of its last task is decided, so the last task needs
-        # no renewals.
+        # The cluster reuses a transactional id only after the step of the id's last task is decided, so that task needs
+        # no renewals any more.
         self._prepared.pop(member.transactional_id, None)
         if not self._is_renewing:
             self._is_renewing = True
@@ -273,7 +273,8 @@ class StagedWrites:
         After an error other than TransactionAborted, it is unknown whether the step is complete; call the method again.
 
         Args:
-            is_final: The query has no further step, so the cluster need not remember the query's steps for long.
+            is_final: The query has no further step, so the cluster need not keep its record of the query's steps for
+                long.
 
         Raises:
             TransactionAborted: a task is no longer prepared. None of the step's records takes effect.

@@ -54,7 +54,8 @@ class LoopThread:
         """
         self.open_parts: dict[ClosedAtExit, None] = {}
         """The objects that use this thread and are not closed yet, oldest first."""
-        # `close` runs or cancels the work that was submitted before it. Work that is submitted later is refused.
+        # Held by `close`, and while work is submitted. So work that is submitted before `close` runs or is cancelled,
+        # and later work is refused.
         self._gate = threading.Lock()
         self._thread.start()
         _threads.add(self)

@@ -77,7 +77,7 @@ class Delivery:
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait until the record is acknowledged or has failed, and return its error; None if it was acknowledged.
-        Raises RequestTimedOut. In a callback of the SDK, which must not wait, raises RuntimeError.
+        Raises RequestTimedOut. Raises RuntimeError if a callback of the SDK, which must not wait, would have to wait.
         """
         with self._lock:
             if not self.done() and self._waiter is None:
@@ -177,8 +177,8 @@ class Producer:
         `Delivery`.
 
         Raises:
-            BufferFull: the buffer had no space within `max_block_ms`. A delivery callback cannot wait, so
-                the error is raised there immediately.
+            BufferFull: the buffer had no space within `max_block_ms`. A call in a delivery callback does not wait: it
+                may fill the queue to twice its size, and then raises the error immediately.
             NotInTransaction: the producer is transactional, but no transaction is open.
         """
         delivery = Delivery(self._lock, self._thread)

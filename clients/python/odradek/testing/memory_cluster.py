@@ -5,7 +5,7 @@
     async with cluster.client() as client:
         ...
 
-It uses the SDK's wire messages and behaves like a real cluster in everything that clients depend on: it validates
+The cluster uses the SDK's wire messages and behaves like a real one in everything that clients depend on: it validates
 batches, assigns offsets, recognizes duplicate batches of a producer, refuses gaps in a producer's sequence, refuses
 requests with a wrong leader epoch, limits fetches by credit, and identifies topics by id. Consumer groups share
 partitions, rebalance, and fence members (`groups`). Records are not replicated: all brokers share one log per

@@ -138,7 +138,9 @@ class MemoryLog:
             self.batches.pop(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log to `offset`, as an unclean leader election does. Only whole batches are removed."""
+        """Truncate the log to `offset`, as an unclean leader election does. Batches are removed as a whole, so the log
+        may end before `offset`.
+        """
         while self.batches and self.batches[-1].next_offset > offset:
             self.batches.pop()
         self.log_end_offset = self.batches[-1].next_offset if self.batches else offset

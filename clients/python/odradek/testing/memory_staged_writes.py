@@ -97,7 +97,7 @@ class MemoryStagedWrites:
         )
 
     def prepare(self, request: pb.PrepareStagedRequest) -> pb.PrepareStagedResponse:
-        """Mark a task as prepared. From now on, only the completion of its step ends it."""
+        """Mark a task as prepared. From now on it accepts no records, and its lease cannot expire."""
         code = self._fault("PrepareStaged", request.query)
         if code is _NONE:
             code = self._match(request.query, request.member)

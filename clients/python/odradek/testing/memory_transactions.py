@@ -159,7 +159,7 @@ class MemoryTransactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present == (transaction.producer_id, transaction.epoch):
             if transaction.task is not None:
-                # Only a step ends the transactions of its tasks.
+                # The transaction of a task ends with its step, and not by EndTransaction.
                 return ErrorCode.INVALID_TXN_STATE
             if not request.is_commit:
                 self.drop(transaction)
