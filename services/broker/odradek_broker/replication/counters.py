@@ -113,8 +113,8 @@ class VisibleBytes:
 
     `total_bytes` counts the bytes below the high watermark, `stable_bytes` those that are also below the last stable
     offset. A waiting fetch sleeps until the count for its isolation level has risen by the bytes that it still lacks.
-    So the count must rise whenever the offset passes a record, even a record that was in the log before the process
-    started and whose size is unknown.
+    So a count must rise whenever the high watermark (or the last stable offset) passes a record, even a record that was
+    in the log before the process started and whose size is unknown.
     """
 
     __slots__ = ("_above_stable", "_above_watermark", "_appended_bytes")

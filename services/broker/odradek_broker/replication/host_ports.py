@@ -75,8 +75,8 @@ class Watcher(Protocol[Host_contra]):
     """
 
     def on_partition_moved(self, host: Host_contra) -> None:
-        """Handle a change of the high watermark or the role, or the removal of the replica. This must be fast, and must
-        not call the host."""
+        """Handle a change of the high watermark or the role, or the removal of the replica. This method must be fast,
+        and must not call the host."""
 
 
 class LeaderStreamPort(Protocol[Host_contra]):

@@ -228,7 +228,8 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
             self.host.read_failed(failure)
             return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
         if is_committed_only and offset < self.host.log.log_start_offset:
-            # Retention may have deleted the markers of aborted transactions together with these records.
+            # Retention may have deleted the segments of these records with their transaction indexes, so the broker no
+            # longer knows which of the records were aborted.
             return self._out_of_range(bound)
         return self._outcome(result, bound, offset, is_committed_only)
 
@@ -405,8 +406,8 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
 
     async def delete_records(self, before_offset: Offset, *, timeout_ms: int) -> OffsetOutcome:
-        """Raise the log start offset at the leader (-1: to the high watermark), and wait until the log start offsets of
-        all live replicas have reached it.
+        """Raise the log start offset at the leader (-1: to the high watermark), and wait until all replicas that are
+        live or may be elected have raised theirs.
 
         The outcome's `offset` is the lowest log start offset of these replicas. After REQUEST_TIMED_OUT the records may
         still be deleted later.

@@ -513,7 +513,7 @@ class PartitionHost:
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
-            "Emptying the log, because the leader no longer has the records that follow the log end",
+            "Emptying the log, because it has no records in common with the leader's log",
             partition=str(self),
             start_offset=effect.start_offset,
             log_end_offset=self.log.log_end_offset,

@@ -145,8 +145,8 @@ class PartitionTable:
         self._stalls = StallLog()
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._make_host = make_host
-        self._awake: list[PartitionHost] = []  # hosts that get a Tick in the next round
-        self._ticked: list[PartitionHost] = []  # hosts that get a Tick in this round
+        self._awake: list[PartitionHost] = []  # hosts that get a Tick in the next `tick_ms`
+        self._ticked: list[PartitionHost] = []  # hosts that get a Tick in the current `tick_ms`
         self._tick_ms = tick_ms
         self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class PartitionTable:
         assert self.links is not None, "activated without follower links"
         assert not self.is_active, "activated twice"
         self.image = image
-        # Threads that loaded logs may have read settings from earlier images than this one.
+        # Threads that loaded logs may have cached settings from earlier images, so all cached values are removed.
         self._views.follow(image)
         self._hear_of_coordinators((s.topic_id, s.partition) for s in image.partitions())
         self.is_active = True

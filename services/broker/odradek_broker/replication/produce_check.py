@@ -2,8 +2,8 @@
 
 Such a produce leaves the hot path: `RecordChecks` runs the check on a disk thread, in the order of the partition's
 produces. If the topic's `compression.type` names another codec than that of a batch, the same thread compresses the
-batch with the topic's codec. No record is decoded for that: only the block of records, the length, the attributes and
-the CRC change.
+batch with the topic's codec. The conversion decodes no record: it replaces the block of records, the length, the
+attributes and the CRC.
 """
 
 from __future__ import annotations

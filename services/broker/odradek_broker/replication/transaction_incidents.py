@@ -29,7 +29,9 @@ class IncidentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIncident:
-    """Damage to one transaction in one partition. `is_commit` is the transaction's outcome in that partition."""
+    """Damage to one transaction in one partition. `is_commit` is the transaction's outcome in that partition; for TORN,
+    it is the opposite outcome, which the coordinator decided.
+    """
 
     kind: IncidentKind
     topic: TopicName

@@ -30,7 +30,7 @@ from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.settings import is_given, settings_text, specs_of
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
-# Added to the timeout of the other broker's work, so that the broker's response can arrive.
+# A call to another broker may take this much longer than the other broker's work, so that its response can arrive.
 _PEER_MARGIN_S: Final = 2.0
 _TIMEOUT_MAX_S: Final = 60.0
 _SHARE_OF_DEADLINE: Final = 0.8

@@ -22,7 +22,8 @@ _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode if code.va
 
 
 class GrpcCalls:
-    """The numbers of calls, by method and status code. A call is counted when it ends, if the broker has its method.
+    """The numbers of calls, by method and status code. A call is counted when it ends. Calls of unknown methods are not
+    counted.
 
     Produce and Fetch are streams of many requests: a stream is one call, which is open for as long as its client runs.
     """

@@ -321,8 +321,8 @@ def _unauthenticated(details: str) -> Refused:
 def log_refusal(
     refusals: RefusalLines, kind: str, principal: str, host: str, **fields: str
 ) -> None:
-    """Write a refusal to the audit log, unless an equal one was logged a moment ago or the client has too many
-    refusals.
+    """Write a refusal to the audit log, unless an equal one was logged within the last minute or the client has too
+    many refusals.
     """
     written = {name: shortened(value) for name, value in fields.items() if value}
     entry = (kind, *written.values())

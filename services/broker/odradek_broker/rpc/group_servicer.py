@@ -105,7 +105,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def ListGroups(
         self, request: pb.ListGroupsRequest, context: ServerContext
     ) -> pb.ListGroupsResponse:
-        """List the groups that all brokers coordinate, or only this broker (`local_only`)."""
+        """List the groups of the cluster, or only those that this broker coordinates (`local_only`)."""
         response = pb.ListGroupsResponse()
         try:
             async for listing in in_turns(self._coordinator.listings()):

@@ -285,7 +285,8 @@ class GrpcIntake:
 
 @contextmanager
 def call_errors() -> Iterator[None]:
-    """Unwrap the exception of an aborted call, or of a call whose client has disconnected, from an ExceptionGroup.
+    """Raise the AbortError of an aborted call instead of the ExceptionGroup that contains it, and drop InternalErrors,
+    which gRPC raises after the client has disconnected.
 
     A TaskGroup raises an ExceptionGroup, which gRPC would log as an unexpected error of the servicer.
     """

@@ -14,7 +14,9 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 
 def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerInfo]:
-    """Describe all brokers that are not fenced, with their gRPC endpoints on the client's `listener`."""
+    """Describe all brokers that are not fenced. The gRPC endpoint of a broker is that of the client's `listener` or, if
+    the broker has no such listener, that of GRPC.
+    """
     return [
         pb.BrokerInfo(
             broker_id=broker.broker_id,

@@ -143,7 +143,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def CompleteStep(
         self, request: pb.CompleteStepRequest, context: ServerContext
     ) -> pb.CompleteStepResponse:
-        """Commit these members, which are transactions of tasks, of a step. Abort all other members of this step and of
+        """Commit the given members of a step (transactions of its tasks). Abort all other members of this step and of
         earlier steps of the query.
         """
         return await self._at_coordinator(

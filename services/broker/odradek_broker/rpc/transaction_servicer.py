@@ -212,7 +212,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
     async def ListTransactions(
         self, request: pb.ListTransactionsRequest, context: ServerContext
     ) -> pb.ListTransactionsResponse:
-        """List the transactional ids that all brokers coordinate, or only this broker (`local_only`)."""
+        """List the transactional ids of the cluster, or only those that this broker coordinates (`local_only`)."""
         try:
             matches = _matcher(request.pattern)
         except ValueError as error:

@@ -153,8 +153,8 @@ class LogWork:
         try:
             self._log.mark_damaged(reason)
         except OSError as error:
-            # Without the mark, the next start might not verify the whole log. A later read of the damaged batch marks
-            # it again.
+            # Without the mark, the next start might not verify the whole log. A read of the damaged batch after that
+            # start finds the damage again.
             _log.error(
                 "Failed to mark a log as damaged; the next start might not verify it",
                 partition=str(self._log),

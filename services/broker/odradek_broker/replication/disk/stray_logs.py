@@ -2,8 +2,8 @@
 
 A log is deleted only because of a metadata record that this process saw committed. An image that only lacks a partition
 may be the wrong image: the controllers may have started empty, or from an old backup. The log is then put aside
-(log/directory/strays.py) until an operator removes it, the topic is in the image again, or `log.dir.stray.retention.ms`
-has passed.
+(log/directory/strays.py) until an operator removes it, the image has its replica on this broker again, or
+`log.dir.stray.retention.ms` has passed.
 """
 
 from __future__ import annotations

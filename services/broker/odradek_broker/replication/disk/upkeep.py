@@ -25,7 +25,9 @@ _log = event_log(__name__)
 
 
 class Upkeep:
-    """The periodic tasks of one data directory. Each public method is one task, which runs until it is cancelled."""
+    """The periodic tasks of one data directory. Each public coroutine is one task, which runs until it is cancelled or
+    the directory is offline.
+    """
 
     def __init__(
         self,
