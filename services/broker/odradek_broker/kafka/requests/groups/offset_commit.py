@@ -39,10 +39,13 @@ from odradek_protocol.kafka.messages import (
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    uuid_of,
 )
 from odradek_protocol.metadata.image import TopicState
 from odradek_runtime.clock import wall_ms
 
+_ResponseTopic = OffsetCommitResponse.OffsetCommitResponseTopic
+_ResponsePartition = _ResponseTopic.OffsetCommitResponsePartition
 _DeletedTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 _DeletedPartition = _DeletedTopic.OffsetDeleteResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
@@ -219,13 +222,15 @@ async def _response_in_turns(
     request: Request[OffsetCommit],
     code_of: Callable[[str, bytes, int], ErrorCode],
 ) -> OffsetCommitResponse:
-    return offset_commit_response(
-        [
-            (
-                name,
-                topic_id,
-                [
-                    (item[0], int(code_of(name, topic_id, item[0])))
+    return OffsetCommitResponse(
+        topics=[
+            _ResponseTopic(
+                name=name,
+                topic_id=uuid_of(topic_id),
+                partitions=[
+                    _ResponsePartition(
+                        partition_index=item[0], error_code=int(code_of(name, topic_id, item[0]))
+                    )
                     async for item in request.in_turns(items)
                 ],
             )
