@@ -1,5 +1,5 @@
 """`make bench` runs every benchmark in turn and prints one JSON line for each figure. Compare ratios within one
-run, because figures of a machine vary from run to run.
+run, because the figures vary from run to run, even on the same machine.
 """
 
 from __future__ import annotations

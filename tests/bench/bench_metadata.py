@@ -234,7 +234,7 @@ def measure(partitions: int, brokers: int) -> dict[str, Any]:
     )
     figures["isr_change_bytes"] = quorum.bytes
 
-    # Measure a topic of one partition that is created after another change.
+    # Measure the creation of one more topic, with one partition, after a change of an ISR.
     deciding, _ = quorum.measured()
     quorum.decide(
         create_topics, CreateTopicsRequest(topics=(NewTopic(name="last", partition_count=1),))

@@ -40,7 +40,7 @@ BARS = {"cpu_percent": 4.0, "rss_mib": 150.0, "failover_s": 1.5, "restart_s": 5.
 
 
 def report(what: str, bar: str | None = None, **figures: Any) -> None:
-    """Print one line of JSON. `bar` names the target with which the first figure is compared."""
+    """Print one line of JSON. `bar` names the target that no number in the first figure may exceed."""
     line = {"bench": "partitions", "what": what, **figures}
     if bar is not None:
         line |= {"bar": BARS[bar], "is_bar_met": max(next(iter(figures.values()))) <= BARS[bar]}

@@ -4,8 +4,9 @@
         [--paths produce,consume]
 
 Without --bootstrap it starts an embedded cluster of one controller and as many brokers as
---replicas says. `records_per_s` and `mb_per_s` count values only; `cpu_s_per_gb` is CPU time of the
-client and of all brokers whose process ids are known; `limited_by` says which part limited the speed.
+--replicas says. `records_per_s` and `mb_per_s` count values only; `client_cpu_s_per_gb` and `broker_cpu_s_per_gb` are
+the CPU time of the client and of all brokers together, which is unknown with --bootstrap; `limited_by` says what
+limited the speed.
 
 The targets, with everything on two cores: with one replica and records of 100 bytes, produce >=
 300,000/s, consume >= 1,000,000/s into Python objects and >= 5,000,000/s into Arrow; with three

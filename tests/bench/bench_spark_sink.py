@@ -1,7 +1,7 @@
-"""`python -m tests.bench.bench_spark_sink --pairs 5`: the Spark sink exactly once against at least once.
+"""`python -m tests.bench.bench_spark_sink --pairs 5` compares the Spark sink's exactly-once and at-least-once delivery.
 
 Both deliveries alternately write the same rows, by `df.write` and as a stream, to topics of one cluster. The last line
-has the medians of the ratios; above 1, exactly-once delivery is faster.
+has the median ratio of their speeds, for batches and for streams; above 1, exactly-once delivery is faster.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stream_rate(
         stream = stream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query = stream.start()
         query.awaitTermination()
-        # The first batch also starts the workers.
+        # The first batch does not count, because it also starts the workers.
         progress = [p for p in query.recentProgress if p.numInputRows][1:]
     seconds = sum(p.durationMs["triggerExecution"] for p in progress) / 1000
     return sum(p.numInputRows for p in progress) / seconds
@@ -88,7 +88,7 @@ def compare(spark: SparkSession, bootstrap: str, settings: argparse.Namespace) -
             rates["stream"][delivery] = stream_rate(
                 spark, source, settings.rows, settings.batches, options
             )
-        # The first pair warms everything up.
+        # The first pair is the warm-up and does not count.
         if pair:
             for kind, of_kind in rates.items():
                 ratios[kind].append(of_kind[EXACTLY_ONCE] / of_kind[AT_LEAST_ONCE])

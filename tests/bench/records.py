@@ -3,7 +3,7 @@
     python -m tests.bench.records                         measures the codec in C
     ODRADEK_PURE_PYTHON=1 python -m tests.bench.records   measures the reference in Python
 
-For comparison, aiokafka's codec (Cython) runs in between on the same records.
+For comparison, each measurement of batches with a counterpart in aiokafka (Cython) is followed by that counterpart.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Admin:
         self.scheduler.after(pace_us, self._act)
 
     def settle(self) -> None:
-        """Restore min.insync.replicas of every topic in `moved`, and repeat that until all topics have it."""
+        """Set min.insync.replicas of every topic in `moved` to 2 again, and repeat that until all of them have it."""
         self.is_stopped = True
         if any(self._minimum(name) != "2" for name in self.moved):
             for name in self.moved:

@@ -72,7 +72,7 @@ class VariedProducer(Producer):
             self._retry_soon()
 
     def _give_up(self) -> None:
-        """Discard the producer id, too. A new id begins with sequence number 0."""
+        """Also discard the producer id: batches with the next producer id begin with sequence number 0."""
         self._producer_id = -1
         super()._give_up()
 

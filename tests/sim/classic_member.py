@@ -142,7 +142,7 @@ class ClassicMember(Member):
                     error = await self._commit()
                 else:
                     error = await self._beat()
-            except Unanswered:  # the next coordinator has the same generation
+            except Unanswered:  # keep the generation, because the next coordinator has the same one
                 self._disconnect()
                 error = ErrorCode.NONE
             if error is ErrorCode.REBALANCE_IN_PROGRESS:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess
 
 FETCH_BYTES_MAX = 800
-# Maximum time from a record to the response of the waiting fetch; a slow disk takes long.
+# The longest time from when a record is readable to the response of the fetch that waits for the record. A slow disk
+# delays the response.
 WAKE_US_MAX = 1_500 * MS
 
 
@@ -98,7 +99,7 @@ class Response:
     offset: int = -1
     high_watermark: int = -1
     records: tuple[tuple[int, int], ...] = ()
-    log_start: int = -1  # set if a fetch fails
+    log_start: int = -1  # set in responses of fetches that failed, and in responses with an offset
     leader: int = -1
     leader_epoch: int = -1
     last_epoch: int = -1  # leader epoch of the last record, or the epoch that ended
@@ -213,7 +214,9 @@ class ClientShell:
                 await self._producer_id(stream, call)
 
     async def fetch(self, stream: Stream, call: FetchCall) -> None:
-        """Read records, wait as a full socket would, check the gate (rule R13), and respond."""
+        """Read records, wait for as long as a full socket would delay the response, check the gate (rule R13), and
+        respond.
+        """
         assert self._life.broker is not None
         name, partitions = call.partition, self._life.broker.partitions
         partition = partitions.find(name.topic_id, name.partition)

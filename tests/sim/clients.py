@@ -138,7 +138,7 @@ class Producer:
         self._sequence = 0
         self._made = 0
         self._attempt_until_us = 0
-        self._generation = 0  # number of the connection; events of older ones are ignored
+        self._generation = 0  # number of the connection; events of earlier connections are ignored
         self._process.after(self.scheduler.between(0, pace_us), self._produce)
 
     def _produce(self) -> None:

@@ -131,7 +131,7 @@ class CoordinatorShell:
         stream.send(self._life.process, GroupAnswer(call.call_id, response))
 
     def _note_move(self, group_id: str) -> None:
-        """Record whether another broker process served the group before."""
+        """Count a move of the group's coordinator to this broker process, and a change of the group's protocol."""
         coordinators, me = self._life.cluster.coordinators, self._life.incarnation
         moved = coordinators.get(group_id, me) != me
         self._scheduler.counters["coordinator moves with members live"] += moved

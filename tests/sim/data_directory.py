@@ -47,7 +47,7 @@ HOT_CHANCE = 0.8  # the chance that the bytes of a read are in the page cache
 READ_BYTES_MAX = 1 << 20
 # Choices for the limit of the unsynced bytes of all logs. A process ends before the limit by age applies.
 FLUSHES_BYTES_MAX = (1_000, 20_000)
-CHECKPOINT_LOOK_CHANCE = 0.1  # that a new checkpoint is checked while no log is truncated
+CHECKPOINT_LOOK_CHANCE = 0.1  # the chance to check a new checkpoint while no log is truncated
 CLUSTER_ID = ClusterId("simulated")
 
 

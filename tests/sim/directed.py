@@ -1,7 +1,7 @@
 """A simulated cluster without random faults: a script decides which node is cut off when, and which message is late.
 
 Some bugs need a message that is minutes old to arrive at exactly the moment when it is valid again. Fewer than one
-random run in a thousand reaches such a moment; a script arranges it.
+random run in a thousand reaches such a moment; a script arranges the moment.
 """
 
 from __future__ import annotations

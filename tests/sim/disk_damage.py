@@ -14,8 +14,8 @@ BITS = 0x55
 
 
 class Damage:
-    """A byte in the records of a batch that the disk has changed. The headers of batches stay intact, because no CRC
-    covers them.
+    """A byte in the records of a batch that the disk has changed. The headers of batches stay intact, because the CRC
+    does not cover all of their fields.
     """
 
     def __init__(self, directory: Path, inode: Inode, position: int, base_offset: int) -> None:

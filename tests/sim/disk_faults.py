@@ -34,8 +34,8 @@ class DiskFaults:
         self._restarted: set[int] = set()  # brokers whose process must be restarted to repair them
 
     def full(self) -> list[Fault]:
-        """Return the faults that fill disks, and the fault that fails a replica with an internal error: (weight, name,
-        action).
+        """Return the faults that fill disks or refuse new files, and the fault that fails a replica with an internal
+        error: (weight, name, action).
         """
         return [
             (8, "fill a disk", self._fill),
@@ -50,7 +50,9 @@ class DiskFaults:
         return [(8, "damage a log", self._damage), (8, "strand a replica", self._strand)]
 
     def heal(self) -> None:
-        """Give disks space and undo damage. Restart the brokers whose replicas only a restart brings back."""
+        """Give disks space and undo damage. Kill the brokers that only a restart repairs; `Nemesis.heal` then starts
+        them.
+        """
         for node in self._cluster.brokers.values():
             node.disk.storage.is_full = node.disk.storage.is_short_of_files = False
             if node.disk.damage:

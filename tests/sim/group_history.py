@@ -182,7 +182,7 @@ class GroupHistory:
     # --- ends of epochs ---------------------------------------------------------------------------
 
     def superseded_us(self, commit: Commit) -> int:
-        """Return the time from which no commit of that epoch may be accepted, as far as any client knows.
+        """Return the time from which no commit of this commit's epoch may be accepted, as far as any client knows.
 
         A generation ends for all members at once. In a group of the consumer protocol, each member moves to the next
         epoch by itself, or loses the partition to another member. In a group that changes its protocol, epochs restart

@@ -1,4 +1,4 @@
-"""The history of the simulated clients' operations, and the checks (P1-P7, P12) that it must pass.
+"""The history of the simulated clients' operations, and the checks (P1-P7, P12, P17, P18) that it must pass.
 
 The checker knows nothing of brokers. Its input is the operations of all clients, each with its outcome (`ok`; `fail`:
 definitely not done; `unknown`), and at the end the records below the high watermark of each replica of each partition.
@@ -332,7 +332,7 @@ def _polls_follow(
     """Check P5 and P6.
 
     P5: in a poll and between polls, offsets rise by one, or by more in a compacted topic. P6: a reader gets no record
-    at or above the reported end.
+    at or above the high watermark in the response.
     """
     position: dict[int, int] = {}
     for poll in polls:

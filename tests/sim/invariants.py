@@ -143,9 +143,10 @@ class Invariants:
         *,
         is_fsync: bool = False,
     ) -> None:
-        """Check I7: every broker that could now be elected cleanly has all exposed records.
+        """Check I7: every broker that could now be elected cleanly has all exposed records. Check I3 for the last of
+        these records.
 
-        With `durability=fsync` the records must be on its disk, after the leader has learned of that setting.
+        With `durability=fsync` the records must be on the broker's disk, after the leader has learned of that setting.
         """
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         if state is None or state.recovering or state.leader_epoch < leader_epoch:

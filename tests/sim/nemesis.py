@@ -17,8 +17,8 @@ class Nemesis:
     """Injects faults until `stop`. `heal` repairs everything.
 
     Faults stay within the limits that the durability of a topic survives. At most one copy of a `replicated` partition
-    may lack bytes at a time (`damaged`). When all machines lose power at once, only `fsync` partitions must survive,
-    and the checks of `replicated` partitions are suspended.
+    may lack bytes at a time; `damaged` has the brokers whose copies may lack bytes. When all machines lose power at
+    once, only `fsync` partitions must survive, and the checks of `replicated` partitions are suspended.
     """
 
     def __init__(
@@ -270,8 +270,8 @@ class Nemesis:
     # --- network ----------------------------------------------------------------------------------
 
     def _cut_links(self) -> None:
-        """Cut links in one of many shapes: one node, one direction, halves, a bridge, a ring, a client from
-        its leader.
+        """Cut links in one of many shapes: around one node, in one direction, between halves of the nodes, so that one
+        node is a bridge, between brokers and controllers, or between a broker and its clients.
         """
         brokers = sorted(self.cluster.brokers)
         controllers = sorted(self.cluster.controllers)

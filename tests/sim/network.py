@@ -97,7 +97,8 @@ class Network:
 class Stream:
     """A connection between two processes.
 
-    Each end has a handler for messages, and a handler `closed`, which is called at most once, when the connection ends.
+    Each end has a handler for messages (`on_message`), and a handler that is called at most once, when the connection
+    ends (`on_closed`).
     """
 
     def __init__(self, network: Network, opener: Process, acceptor: Process) -> None:

@@ -101,7 +101,9 @@ class Population:
     """
 
     def __init__(self, cluster: Cluster, history: GroupHistory, *, has_admin: bool = False) -> None:
-        """If `has_admin` is set, an admin tool deletes groups and offsets, too."""
+        """If `has_admin` is set, an admin tool commits and deletes the offsets of a further group, and deletes the
+        group.
+        """
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.history = history

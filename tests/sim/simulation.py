@@ -311,7 +311,9 @@ class Simulation:
         )
 
     def _is_quiet(self) -> bool:
-        """Return whether no producer waits for a response, and the high watermark of each replica is its log end."""
+        """Return whether no producer waits for a response, all replicas of a partition have the same log end and high
+        watermark, and all images are up to date.
+        """
         for partition in self._partitions():
             ends = set()
             for node in self._replicas(partition):

@@ -107,7 +107,7 @@ def test_p8_a_commit_of_unknown_outcome_may_come_late_or_never() -> None:
 def test_p8_but_not_after_its_generation_is_over() -> None:
     late = history(commit(1, 10, None), commit(2, 30, 40), read(2, 50, 60), read(1, 70, 80))
     synced(late, 2, 20, by="m2")
-    # The second violation is that of c2.
+    # The first violation is that the commit of c2 was accepted after its epoch; the second one, that c1 was read late.
     assert names(late) == ["commit-of-an-old-epoch", "offset-went-back"]
     late.commits[1].epoch = 2
     assert names(late) == ["offset-went-back"]

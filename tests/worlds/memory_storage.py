@@ -2,7 +2,7 @@
 
 Written and durable bytes are stored separately, as in a real file system: a file's writes become
 durable by `datasync` or `sync`, a directory's entries by `sync_directory`. `lose_power` discards
-changes that are not durable. With a random source it discards some of them: each unsynced write
+changes that are not durable. If it is given a random source, some of these changes survive: each unsynced write
 survives completely, in part or not at all, and of each directory's changes a prefix survives, as
 with a file system's journal. `fault`, if set, is called before each operation that changes something, before each
 read ("read") and each opening ("open"). It may raise an OSError or shorten a write.
@@ -131,7 +131,7 @@ class MemoryFile:
         self._inode = inode
         self._path = path
         self.is_open = True
-        self.failed_write_back = False  # the next sync reports it, once
+        self.failed_write_back = False  # whether the next sync through this handle must fail, once
         inode.handles.add(self)
         storage.handles += 1
 

@@ -319,7 +319,7 @@ class MemoryCluster:
     def describe(
         self, *, replicas: tuple[int, ...], isr: tuple[int, ...], leader: int = 1, **configs: str
     ) -> None:
-        """Define the topic with one partition and its configs (`_` for `.`); then start the brokers."""
+        """Define the topic with one partition and these configs (`_` in a name means `.`); then start the brokers."""
         self.record(Topic(topic_id=TOPIC_ID, name=TOPIC))
         for name, value in configs.items():
             self.config(name.replace("_", "."), value)
@@ -342,7 +342,7 @@ class MemoryCluster:
         )
 
     def lead(self, leader: int) -> None:
-        """Elect this broker."""
+        """Elect the broker `leader`."""
         self.record(
             PartitionChange(topic_id=TOPIC_ID, partition=PARTITION, leader=BrokerId(leader))
         )

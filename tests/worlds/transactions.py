@@ -3,8 +3,8 @@ once.
 
 It follows the coordinator's rules that TransactionGate relies on: a producer id and epoch have one
 transaction at a time, a decision is never changed, and the next transaction begins when every
-registered partition has confirmed its marker. `fail_over` makes it a new coordinator; messages of the old
-coordinator are still in flight.
+registered partition has confirmed its marker. After `fail_over` this object acts as a new coordinator, while messages
+of the old coordinator are still in flight.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Coordinator:
         return None
 
     def add(self, epoch: int, partition: Hashable) -> ErrorCode:
-        """Add a partition to the open transaction, or begin one with it."""
+        """Add a partition to the open transaction, or begin a transaction with the partition."""
         if epoch != self.epoch:
             return ErrorCode.PRODUCER_FENCED
         now = self.now
@@ -144,7 +144,7 @@ class Coordinator:
         return None
 
     def marked(self, number: int, partition: Hashable, code: ErrorCode) -> None:
-        """Handle the response of a partition leader to the marker of that transaction."""
+        """Handle a partition leader's response to the marker of the transaction with this number."""
         deciding = self.deciding()
         if deciding is None or deciding.number != number or code in RETRIED:
             return

@@ -4,7 +4,7 @@
     ... consume BOOTSTRAP TOPIC --records 1000000
     ... paced BOOTSTRAP TOPIC --acks all --seconds 5   1,000 records/s, from send to arrival
     ... transactions BOOTSTRAP TOPIC --records 1000    one after the other, each with one record
-    ... first BOOTSTRAP TOPIC                          repeat until a record is acknowledged
+    ... first BOOTSTRAP TOPIC                          one record, until a starting cluster acknowledges it
 
 The program prints one JSON object. It uses confluent-kafka's default settings with two exceptions: the paced and the
 transactional producer do not linger, and a consumer whose queue was full fetches again after 1 ms,
@@ -157,7 +157,9 @@ def transactions(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def first(options: argparse.Namespace) -> dict[str, Any]:
-    """Create the topic and write one record; repeat until the cluster is up and acknowledges it."""
+    """Write one record to a topic that the cluster creates for it. The client library repeats its requests until the
+    cluster has started and acknowledges the record.
+    """
     producer = Producer(
         {
             "bootstrap.servers": options.bootstrap,
@@ -172,7 +174,7 @@ def first(options: argparse.Namespace) -> dict[str, Any]:
     )
     producer.produce(options.topic, b"first")
     if producer.flush(FIRST_TIMEOUT_S):
-        raise SystemExit("nothing was acknowledged")
+        raise SystemExit("the first record was not acknowledged")
     return {"acknowledged_at_s": time.time()}
 
 

@@ -250,9 +250,9 @@ class Comparison:
         return rows
 
     def processes(self, seconds: float, program: Path, directory: Path) -> list[Row]:
-        """Measure produces of one record at 64 connections with one broker, with the two brokers of `odradek broker
-        --processes 2`, and with one broker of Kafka, one after the other. Each line has the cores that brokers and
-        client keep busy.
+        """Measure produces of one record at 64 connections with one broker of Odradek, with the two brokers of `odradek
+        broker --processes 2`, and with one broker of Kafka, one after the other. Each line has the numbers of cores
+        that brokers and client keep busy.
         """
         rates: dict[str, list[float]] = {"odradek": [], "odradek-two": [], "kafka": []}
         directory.mkdir()

@@ -1,5 +1,5 @@
-"""Compares single requests with Apache Kafka: their rate, their latency, and the brokers' CPU time
-for each.
+"""Compares Odradek with Apache Kafka by single requests: their rate, their latency, and the brokers' CPU time for each
+request.
 
 Each case is a load of `request_load.c`: connections that send one prepared frame again and again.
 The client uses 5 to 10 us of CPU time for a request, most of it in the kernel, so nearly all CPU
@@ -53,9 +53,9 @@ Cluster = KafkaCluster | OdradekCluster | OdradekHost
 class Load(NamedTuple):
     """The frame that each connection sends, and the position of an error code in the response.
 
-    If `goes_on` is set, a request depends on the previous response: eight bytes are copied from
-    the first position in the response to the second position in the frame. `feeder` is another connection, with its
-    own position of the error code; its requests do not count.
+    If `reopens` is set, each request has a new connection. If `goes_on` is set, a request depends on the previous
+    response: eight bytes are copied from the first position in the response to the second position in the frame.
+    `feeder` is another connection (port, frame, position of the error code); its requests do not count.
     """
 
     frames: Sequence[tuple[int, bytes]]  # port and frame
@@ -116,7 +116,7 @@ class Requests:
     def prepare(self) -> None:
         """Create the topics that the loads use."""
         self._create([(TOPIC, PARTITIONS)])
-        # Asking for a coordinator creates the topic of offsets.
+        # The request for a coordinator creates `__consumer_offsets`.
         find = messages.FindCoordinatorRequest(key="crowd")
         self._until_done((self._ports[0], _request(find, 0)), 4)
 

@@ -1,4 +1,4 @@
-/* A load of single requests over many connections, which costs the machine as little as a client can.
+/* Sends single requests over many connections, and takes as little CPU time as possible for that.
  *
  *     request_load SECONDS < connections
  *
@@ -10,8 +10,8 @@
  * the eight bytes at this position in the response are copied to the third offset in the frame, so that a fetch
  * continues at the high watermark. Requests in the first fifth of the time are the warm-up and do not count.
  *
- * The output is one JSON object: requests, their rate, quantiles of the time to the response, responses with an error
- * code, and the CPU time that the client took for a request.
+ * The output is the line `warm` at the end of the warm-up, and one JSON object at the end: requests, their rate,
+ * quantiles of the time to the response, responses with an error code, and the client's CPU time for each request.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

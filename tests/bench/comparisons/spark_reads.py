@@ -1,9 +1,9 @@
-"""Runs the reads of one side in one JVM: `python reads.py SIDE BOOTSTRAP TOPIC...`, with one
-command in each line of standard input.
+"""Runs the reads of one side in one JVM: `python spark_reads.py SIDE BOOTSTRAP JARS`, with one command in each line of
+standard input.
 
 `batch TOPIC` reads a topic as a batch, and `now TOPIC` as a stream with AvailableNow. The output is
-a line of JSON with the records, seconds and CPU seconds (of the JVM and of Python workers). `plan
-TOPIC` and `triggers N TOPIC` measure overheads. The program runs in the benchmark's own
+a line of JSON with seconds and CPU seconds (of the JVM and of Python workers), and for `now` the number of records.
+`plan TOPIC` and `triggers TOPIC N` measure overheads. The program runs in the benchmark's own
 environment, so it imports nothing from the tests.
 """
 
@@ -40,7 +40,7 @@ def cpu_by_kind() -> dict[str, float]:
                 text[text.index("(") + 1 : text.rindex(")")],
                 text.rsplit(")", 1)[1].split(),
             )
-            # The process's own ticks, and those of its ended children.
+            # These are the process's own ticks, and those of its ended children.
             ticks = sum(int(field) for field in fields[11:15])
             parents[int(entry.name)] = (int(fields[1]), name, ticks / TICKS)
     for pid, (_, name, seconds) in parents.items():

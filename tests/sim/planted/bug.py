@@ -18,8 +18,8 @@ class Bug:
     """A rule of the production code, and the patch `plant` that removes the rule.
 
     One of `seeds` finds the bug, unless `is_rare` is set: then a directed schedule finds it instead. `found_by` is the
-    seed that found the bug when `python -m tests.sim --planted` last ran. It is tried first, to save time; after a
-    change of the simulator or of production code another seed may find the bug.
+    seed that found the bug when `python -m tests.sim --planted` last ran. This seed is tried first, to save time; after
+    a change of the simulator or of production code another seed may find the bug.
     """
 
     number: int

@@ -295,7 +295,7 @@ def power_lost_by_the_only_other_member() -> None:
     producer.is_stopped = True
     stage.run(1_000)
     stage.lose_power(2, keep=stage.log_end(2) - 10)
-    stage.cluster.network.extra_delay_us[(1, 2)] = 60_000_000  # broker 2 cannot copy them again
+    stage.cluster.network.extra_delay_us[(1, 2)] = 60_000_000  # broker 2 gets no copies
     stage.cluster.brokers[2].start()
     stage.until(lambda: stage.is_live(2))
     assert stage.isr == (1,)

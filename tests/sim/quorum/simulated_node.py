@@ -36,7 +36,7 @@ class SimulatedQueue:
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-        # Called in the next job, to end this process of the voter.
+        # Called in place of the next job, to end this process of the voter.
         self.at_next_job: Callable[[], None] | None = None
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:

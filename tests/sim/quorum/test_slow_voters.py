@@ -20,7 +20,7 @@ SEEDS = range(6)
 FIRST_LEADER_S_MAX = 10.0
 LED_SHARE_MIN = 0.9
 LED_S = 20.0
-# Election timers, one forgiven stall, and a few event loop iterations of every voter.
+# The time for election timers, one forgiven stall, and a few event loop iterations of every voter.
 REPLACED_S_MAX = 4.0
 STEPPED_DOWN_S_MAX = 2.5
 SLOW = {  # seconds for a disk job, and for an iteration of the event loop

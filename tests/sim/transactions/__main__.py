@@ -104,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.transactions", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="number of seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes")
     parser.add_argument(
         "--planted",
         type=int,

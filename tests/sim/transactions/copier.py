@@ -210,7 +210,7 @@ def copiers(
     values: itertools.count[int],
     history: TransactionHistory,
 ) -> list[ClassicCopier | ConsumerCopier]:
-    """Return two copiers for each protocol. One of each pair uses a new producer epoch for each transaction
+    """Return two copiers for each protocol. One of the two uses a new producer epoch for each transaction
     (transaction.version 2).
     """
     made: list[ClassicCopier | ConsumerCopier] = []

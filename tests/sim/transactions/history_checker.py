@@ -53,7 +53,7 @@ class GroupPartition(NamedTuple):
 class Fate(Enum):
     """The end of a transaction, as far as its client knows it.
 
-    UNKNOWN: the client got no response, or none that is definite.
+    It is UNKNOWN if the client got no response, or none that decides between a commit and an abort.
     """
 
     UNKNOWN = "unknown"

@@ -33,7 +33,7 @@ NUMBER = re.compile(r"(?:(?:Planted b|B)ug )?(\d\d)\b")
 )
 def test_the_seeds_find_it(monkeypatch: pytest.MonkeyPatch, bug: Patch, seed: int) -> None:
     bug(monkeypatch)
-    # The recorded seed comes first. Changed code may need another one.
+    # The recorded seed comes first. After a change of the code, only another seed may find the bug.
     seeds = [seed, *(other for other in range(SEEDS_MAX) if other != seed)]
     assert any(run_seed(seed).violations for seed in seeds)
 

@@ -2,9 +2,9 @@
 brokers.
 
 A `Caller` sends one request at a time. If no response arrives, it drops the connection, and repeats the request over
-another one. A `ProducerProcess` is one process of a producer with a transactional id; it records its operations and
-their outcomes. Half of the producers use a new epoch for each transaction (transaction.version 2), the others use one
-epoch for all transactions.
+another connection. A `ProducerProcess` is one process of a producer with a transactional id; it records its operations
+and their outcomes. Half of the producers use a new epoch for each transaction (transaction.version 2), the others use
+one epoch for all transactions.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class TransactionOracle(Invariants):
 
     def _shorten_leases(self, broker: BrokerProcess) -> None:
         """Shorten the lease of staged members on this broker, so that they time out within a run. A replica's first
-        step comes before any transaction is coordinated here, so this is early enough."""
+        step comes before any transaction is coordinated here, so this call is early enough."""
         if broker.incarnation not in self._impatient and broker.broker is not None:
             self._impatient.add(broker.incarnation)
             kind = broker.broker.transactions.coordinator._kind
@@ -344,8 +344,8 @@ class TransactionOracle(Invariants):
         present.marker_epoch = state.producer_epoch
 
     def _timed_out(self, known: Known, state: Transaction, when: tuple[int, int]) -> None:
-        """Check T14: an open transaction times out only after its whole timeout. If a coordinator has loaded it
-        meanwhile, a grace period suffices."""
+        """Check T14: an open transaction times out only after its whole timeout. If a coordinator has loaded the
+        transaction since it began, a grace period suffices."""
         if when[0] < 0 or known.begun[0] < 0 or SLOT_SEPARATOR in known.transactional_id:
             return
         elapsed_ms = (when[0] - known.begun[0]) // MS
@@ -434,7 +434,7 @@ class TransactionOracle(Invariants):
         next_offset: int,
         records: tuple[tuple[int, int], ...],
     ) -> None:
-        """Check T8: a read_committed reader gets exactly the committed records of its range."""
+        """Check T7 and T8: a reader passes no open transaction, and gets just the committed records of its range."""
         log = self.logs[partition]
         first, end = bisect_left(log.offsets, position), bisect_left(log.offsets, next_offset)
         expected = []

@@ -39,7 +39,7 @@ ALERTS = (
         lasts="1m",
         severity="critical",
         summary="{{ $value }} partitions have no leader: clients can neither write to nor read from them",
-        action="Start the brokers that have their replicas (`odradek topic describe` names the replicas).",
+        action="Start the brokers that have replicas of these partitions (`odradek topic describe` names the brokers).",
     ),
     Alert(
         name="OdradekPartitionsUnderMinIsr",
