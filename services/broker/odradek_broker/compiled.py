@@ -1,5 +1,5 @@
-"""Base classes for modules that mypyc may compile (`proto/compile_modules.py`), so that they behave the same when they
-are compiled.
+"""Base classes for modules that mypyc may compile (`proto/compile_modules.py`), so that the modules behave the same
+when they are compiled.
 
 In a compiled module, a class whose metaclass is not `type` loses the keywords of its `class` statement: `class
 Slot(Struct, eq=False)` would lose `eq=False`. A struct inherits the options of its base class, so the structs of these

@@ -43,7 +43,7 @@ def judges(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Response(Struct, frozen=True, gc=False):
-    """The response to the request with this id, which the host chose."""
+    """The response to the request with this id. The host has chosen the id."""
 
     request_id: RequestId
     response: Any  # its class depends on the request

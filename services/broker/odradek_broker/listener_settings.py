@@ -57,7 +57,7 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings(LogSettings):
-    """Settings of the listeners, and of how clients authenticate there.
+    """Settings of the listeners, and of the authentication of their clients.
 
     The settings classes form one chain of inheritance, because a dataclass with slots cannot have several parents with
     fields. Therefore this class extends `LogSettings`, although the two are unrelated.
@@ -199,7 +199,7 @@ class ListenerSettings(LogSettings):
         if unknown:
             raise SettingsError(
                 f"listeners names {', '.join(sorted(unknown))}, which listener.security.protocol.map does not contain:"
-                f" add {min(unknown)}:PLAINTEXT or another of {', '.join(_PROTOCOLS)} there"
+                f" add {min(unknown)}:PLAINTEXT or another of {', '.join(_PROTOCOLS)} to that setting"
             )
         if unsupported := set(self.sasl_mechanisms) - set(_SASL_MECHANISMS):
             raise SettingsError(
@@ -211,7 +211,7 @@ class ListenerSettings(LogSettings):
         for listener in self.advertised_listeners:
             if listener.name not in names:
                 raise SettingsError(
-                    f"advertised.listeners names {listener.name}, which is not in listeners: add it there,"
+                    f"advertised.listeners names {listener.name}, which is not in listeners: add it to listeners,"
                     " or remove it from advertised.listeners"
                 )
         advertised = {listener.name for listener in self.advertised_listeners}

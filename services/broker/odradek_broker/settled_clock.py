@@ -22,7 +22,7 @@ class SettledClock:
     """A wall clock that ignores jumps forward until they are a day old. The first reading is accepted unchecked."""
 
     _ahead_ms: int | None = None  # how far the wall clock is ahead of the monotonic clock
-    _jumped_ms: int | None = None  # monotonic time of the jump that is ignored; None: there is none
+    _jumped_ms: int | None = None  # monotonic time of the ignored jump; None: no jump is ignored
 
     def read(self, *, now_ms: int, wall_ms: int) -> int:
         """Return `wall_ms`, less a jump forward that is younger than a day. `now_ms` is the monotonic time."""

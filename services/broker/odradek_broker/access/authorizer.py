@@ -3,8 +3,9 @@
 The rules are Kafka's. An entry matches by resource (the literal name, a prefix of the name, or `*`), by principal
 (`User:*` matches all), by host (`*` or the address) and by operation (ALL matches every operation). One matching DENY
 entry refuses the operation. Otherwise one matching ALLOW entry permits it; READ, WRITE, DELETE and ALTER include
-DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS. Otherwise the operation is refused. `super_users` may do
-everything, even what a DENY entry forbids. If no authorizer is configured, every caller may do everything.
+DESCRIBE, and ALTER_CONFIGS includes DESCRIBE_CONFIGS. Otherwise the operation is refused. The principals in
+`super.users` may do everything, even what a DENY entry forbids. If no authorizer is configured, every caller may do
+everything.
 
 The handlers of Kafka requests use the authorizer through `Request.allows`, and the gRPC servicers call it with the
 principal of the call. Entries are looked up by (resource type, name) and by prefix, in an index that is built only when

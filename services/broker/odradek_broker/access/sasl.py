@@ -168,7 +168,9 @@ class SaslExchange:
         self._tokens = tokens
         self.user: str | None = None
         self.credential: UserScramCredential | None = None
-        """The credential against which the user's proof was verified. None before that, and for a login by token."""
+        """The credential against which the user's proof was verified. None before the verification, and for a login by
+        token.
+        """
         self._credentials = credentials
         self._stage = _Stage.NEW
         self._mechanism = ""
@@ -187,7 +189,9 @@ class SaslExchange:
         return self._stage is _Stage.CHOSEN
 
     def choose(self, mechanism: str) -> bool:
-        """Begin an exchange, also to reauthenticate. Return False if the mechanism is not offered or a login failed."""
+        """Begin an exchange, also to reauthenticate. Return False if the mechanism is not offered, or if an earlier
+        login on this connection failed.
+        """
         if mechanism not in self.mechanisms or self._stage is _Stage.FAILED:
             self._stage = _Stage.FAILED
             self._logins.failed("")

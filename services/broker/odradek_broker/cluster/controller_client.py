@@ -50,7 +50,9 @@ class Channels(Protocol):
     """gRPC channels to other processes, one for each peer."""
 
     def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
-        """Return the channel to `peer`, for example `controller-1`. It is opened at the first call."""
+        """Return the channel to `peer`, for example `controller-1`. The first call of this method for a peer opens the
+        channel.
+        """
 
     async def close(self) -> None:
         """Close all channels and cancel calls in progress."""

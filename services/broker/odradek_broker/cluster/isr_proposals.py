@@ -1,8 +1,8 @@
 """AlterPartition: sends the ISR proposals of all leaders on this broker, with one request in flight.
 
 Proposals that shrink an ISR wait 20 ms for further proposals, because a lost follower usually concerns many partitions
-at once. All other proposals are sent in the next iteration of the event loop. If no response arrives, the
-replica gets REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16 of partition/README.md).
+at once. All other proposals are sent in the next iteration of the event loop. If no response arrives, the replica gets
+REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16 of partition/README.md).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class IsrProposals:
             await self._send(batch)
 
     async def _send(self, batch: dict[TopicIdPartition, _Waiting]) -> None:
-        assert self.broker_epoch is not None, "a replica led before the registration"
+        assert self.broker_epoch is not None, "an ISR proposal before the registration"
         request = pb.AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self.broker_epoch,

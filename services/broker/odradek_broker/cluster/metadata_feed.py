@@ -138,8 +138,8 @@ class MetadataFeed:
             backoff_s = min(backoff_s * 2, backoff_max_s)
 
     def _log_refusal(self, controller: ControllerId, reason: str) -> None:
-        """Log a refusal once until the metadata can be read again, because a controller of another cluster refuses
-        every attempt.
+        """Log a controller's refusal once until the feed receives metadata from this controller, because a controller
+        of another cluster refuses every attempt.
         """
         if controller not in self._refusals:
             self._refusals.add(controller)
@@ -292,7 +292,9 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 
 
 def _require_next(image: MetadataImage, offset: int) -> None:
-    """Raise FeedBroken if entries before this one are missing, because the image would never get these entries."""
+    """Raise FeedBroken if entries between the image and the entry at `offset` are missing, because the image would
+    never get the missing entries.
+    """
     if 0 <= image.offset < offset - 1:
         raise FeedBroken(f"the entries between the offsets {image.offset} and {offset} are missing")
 

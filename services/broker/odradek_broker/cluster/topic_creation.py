@@ -112,7 +112,8 @@ class TopicCreation:
             )
             return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
-        # TOPIC_ALREADY_EXISTS: another broker may just have created the topic. `change` has waited for the topic, too.
+        # TOPIC_ALREADY_EXISTS: another broker may just have created the topic. In this case, too, `change` has waited
+        # for the topic to be in the image.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
                 "Failed to create a topic automatically",

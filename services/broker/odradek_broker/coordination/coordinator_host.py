@@ -148,9 +148,9 @@ class CoordinatorHost(Generic[Shard]):
     ) -> asyncio.Future[T]:
         """Do the same as `ask`, without a coroutine. The result of the future is `shape(response)`.
 
-        If the request fails later, `shape` gets the CoordinatorError instead of a response. The lease is checked just
-        before `shape` is called, so `shape` should encode the response. If no record has to be committed first, the
-        future is already done when it is returned.
+        If the request fails after this call, `shape` gets the CoordinatorError instead of a response. The lease is
+        checked just before `shape` is called, so `shape` should encode the response. If no record has to be committed
+        first, the future is already done when it is returned.
 
         Raises:
             CoordinatorError: as for `ask`.
@@ -173,7 +173,7 @@ class CoordinatorHost(Generic[Shard]):
         leader_epoch: LeaderEpoch,
         decide: Callable[[Shard], Step[Any]],
     ) -> None:
-        """Let the shard handle an event without a response, if the shard still has this leader epoch."""
+        """Let the shard handle an event that needs no response, if the shard still has this leader epoch."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             hosted.take_of(decide)

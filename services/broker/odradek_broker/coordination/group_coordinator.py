@@ -265,8 +265,8 @@ class GroupCoordinator:
     async def commit_in_transaction(
         self, request: CommitInTransaction, registered: Registered | None = None
     ) -> OffsetsAnswer | NeedsRegistration:
-        """Handle TxnOffsetCommit. If the response is NeedsRegistration, the caller adds the partition of
-        `__consumer_offsets` to the transaction and then calls again with `registered`.
+        """Handle TxnOffsetCommit. If the response is NeedsRegistration, the caller adds the group's partition of
+        `__consumer_offsets` to the transaction and then calls this method again with `registered`.
         """
         catalog = self.catalog()
         response: OffsetsAnswer | NeedsRegistration = await self._ask(

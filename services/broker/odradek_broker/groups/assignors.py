@@ -119,7 +119,8 @@ class _LeastLoaded:
 def _even_out(
     owned: dict[MemberId, list[Pair]], classes: Mapping[frozenset[TopicId], list[MemberId]]
 ) -> None:
-    """Move single partitions to a subscriber with at least two partitions fewer, until no such move is possible.
+    """Move single partitions to subscribers with at least two partitions fewer than their owners, until no such move is
+    possible.
 
     Partitions are moved from the members with the most partitions first. The work is bounded, so with thousands of
     different subscriptions the result may be less balanced.

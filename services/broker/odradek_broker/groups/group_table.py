@@ -130,10 +130,12 @@ class CommittedOffsets:
         empty_since_ms: int | None,
         subscribed: Collection[TopicName],
     ) -> Iterator[TopicPartition]:
-        """Yield the partitions whose committed offsets have expired. Offsets of `subscribed` topics do not expire.
+        """Yield the partitions whose committed offsets have expired. Offsets of `subscribed` topics, and of partitions
+        with a pending offset, do not expire.
 
-        The retention time of an offset begins at its commit or, if that is later, at `empty_since_ms`, the wall-clock
-        time at which the group became empty. `empty_since_ms` is None if the group has members or never had any.
+        If the client has set an expiry time, it applies. Otherwise the retention time of an offset begins at its commit
+        or, if that is later, at `empty_since_ms`, the wall-clock time at which a classic group became empty.
+        `empty_since_ms` is None for other groups, and if the group has members or never had any.
         """
         for partition, committed in self.of(group_id).items():
             if partition.topic in subscribed or self.pending.has_any(group_id, partition):

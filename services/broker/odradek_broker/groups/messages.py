@@ -185,8 +185,8 @@ class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NeedsRegistration(Struct, frozen=True, gc=False):
-    """The response to CommitInTransaction if the partition of `__consumer_offsets` may not be part of the transaction
-    yet.
+    """The response to CommitInTransaction if the group coordinator does not know whether the group's partition of
+    `__consumer_offsets` is part of the transaction.
 
     The caller lets the transaction coordinator add the partition to the transaction, and repeats the request with
     `Registered(guard)`.

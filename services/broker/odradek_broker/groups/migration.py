@@ -143,8 +143,8 @@ def _without_double_claims(
 
 
 def may_downgrade(group: ConsumerGroup, *, members_max: int, without: MemberId | None) -> bool:
-    """Return whether the group may become a classic group: the policy allows this, and all members except `without` use
-    the classic protocol.
+    """Return whether the group may become a classic group: the policy allows this, all members except `without` use the
+    classic protocol, and their number is 1 to `members_max`.
     """
     members = [m for member_id, m in group.state.members.items() if member_id != without]
     return (

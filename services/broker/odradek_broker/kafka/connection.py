@@ -407,7 +407,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._advance)
 
     def _respond(self, slot: Slot, result: Response) -> None:
-        """Encode a response, put it into its slot, and send all responses up to the first missing one."""
+        """Encode a response, put it into its slot, and send all responses before the first one that is not ready."""
         request = slot.request
         if self._is_closing or request is None:
             return
@@ -448,7 +448,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._responded(slot, request)
 
     def _responded(self, slot: Slot, request: AnyRequest) -> None:
-        """Send all responses up to the first missing one, and begin further requests."""
+        """Send all responses before the first one that is not ready, and begin further requests."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()

@@ -2,7 +2,8 @@
 
 A client may begin a frame of the largest allowed size and never finish it. Each owner (a principal or an address, see
 `odradek_runtime.budget.shares`) has a share of the memory for unfinished frames. While the connections of an owner use
-more than half of its share, an arriving large frame is moved to a file part by part, and read back when it is complete.
+more than half of its share, or all connections more than half of the memory, an arriving large frame is moved to a file
+part by part, and read back when it is complete.
 Unfinished frames thus use no more memory than the shares allow, and large requests of honest clients still succeed. The
 file has no name, so the operating system deletes it when the process dies. All file calls but the
 close run in a thread.

@@ -213,13 +213,14 @@ class ArrivingBytes:
     """Limits the bytes of large unfinished frames on all connections together.
 
     An owner (a principal or an address, see `odradek_runtime.budget.shares`) may use an eighth of `bytes_max`. If an
-    owner exceeds its share, or all owners together exceed `bytes_max`, connections in the middle of a large frame stop
-    reading, so that small frames and new clients are still served. Only one of these connections continues to read: the
-    one with the fewest bytes, of the owner with the fewest bytes. If fewer than `SMALL_BYTES` arrive on that connection
-    in a second, another connection is chosen. The slow connection is then closed if its owner exceeds the share;
-    without this rule, each connection of an owner could, in turn, receive a frame of the largest size and leave the
-    frame unfinished. With the rule, an owner uses at most its share and one frame. Above half of a share, an arriving
-    large frame is stored in a file (`frame_file`), not in memory.
+    owner exceeds its share, its connections in the middle of a large frame stop reading; if all owners together exceed
+    `bytes_max`, all connections in the middle of a large frame do. Thus small frames and new clients are still served.
+    One connection in the middle of a large frame is chosen and may read in any case: the one with the fewest bytes, of
+    the owner with the fewest bytes. If fewer than `SMALL_BYTES` arrive on the chosen connection in a second, another
+    one is chosen. The slow connection is then closed if its owner exceeds the share; without this rule, each connection
+    of an owner could, in turn, receive a frame of the largest size and leave the frame unfinished. With the rule, an
+    owner uses at most its share and one frame. Above half of a share, or half of `bytes_max`, an arriving large frame
+    is stored in a file (`frame_file`), not in memory.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # connections with fewer buffered bytes are not counted

@@ -43,7 +43,7 @@ HandlerResult: TypeAlias = Response | Awaitable[Response]
 
 
 class RequestMessage(Protocol):
-    """A request class: one of `odradek_protocol.kafka.messages`, or a hand-written one (Produce, Fetch)."""
+    """A request class: one of `odradek_protocol.kafka.messages`, or a hand-written one (such as Produce or Fetch)."""
 
     API_KEY: ClassVar[int]
 

@@ -90,7 +90,7 @@ class ResponseLine:
             ]
 
     def flush(self) -> bool:
-        """Send all responses up to the first missing one. Return whether any response was sent.
+        """Send all responses before the first one that is not ready. Return whether any response was sent.
 
         Raises:
             OSError: a slice of a log file can no longer be read.
@@ -118,8 +118,8 @@ class ResponseLine:
             self._writer.write_on()
 
     def write_rest(self) -> None:
-        """Pass all waiting bytes, and all responses up to the first missing one, to the transport, which is about to
-        close.
+        """Pass all waiting bytes, and all responses before the first one that is not ready, to the transport, which is
+        about to close.
         """
         with contextlib.suppress(OSError):  # a slice of a log file can no longer be read
             self.flush()

@@ -51,7 +51,9 @@ class UnsentResponses:
             self._unsent[holder] = size_bytes
 
     def room_for(self, wanted_bytes: int) -> int:
-        """Return how many bytes of records a response may have: `wanted_bytes`, or fewer if too many are unsent."""
+        """Return how many bytes of records a response may have: `wanted_bytes`, or fewer if other responses have too
+        many unsent bytes.
+        """
         return min(wanted_bytes, max(self._bytes_max - self.total_bytes, LEAST_BYTES))
 
 
@@ -165,7 +167,7 @@ class Services:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     unsent: UnsentResponses = field(default_factory=UnsentResponses)
-    # The API versions that the broker supports; the registry sets it.
+    # Returns the API versions that the broker supports. The registry sets this function.
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()
     groups: GroupCoordinator | None = None  # None: this broker coordinates no groups
     # None: this broker coordinates no transactions.

@@ -43,8 +43,8 @@ class TransactionTable:
     _by_producer: dict[ProducerId, TransactionalId] = field(default_factory=dict)
     _deadline_ms: dict[TransactionalId, int] = field(default_factory=dict)
     _deadlines: list[tuple[int, TransactionalId]] = field(default_factory=list)
-    """A heap of deadlines. Only those that are also in `_deadline_ms` are valid; the others belong to transactions that
-    have ended.
+    """A heap of deadlines. Only those that are also in `_deadline_ms` are valid; the others were replaced, or belong to
+    transactions that have ended.
     """
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
@@ -144,16 +144,17 @@ class TransactionTable:
             self._deadline_ms.pop(transactional_id, None)
 
     def start_timeout(self, transactional_id: TransactionalId, deadline_ms: int) -> None:
-        """Set the monotonic time at which the open transaction of this id times out."""
+        """Set the monotonic time at which the open transaction of this id times out, or at which its lease expires."""
         self._deadline_ms[transactional_id] = deadline_ms
         heapq.heappush(self._deadlines, (deadline_ms, transactional_id))
-        # The heap is rebuilt when most of its deadlines belong to transactions that have ended.
+        # The heap is rebuilt when most of its deadlines are no longer valid.
         if len(self._deadlines) > 2 * len(self._deadline_ms) + 1_000:
             self._deadlines = [(due_ms, name) for name, due_ms in self._deadline_ms.items()]
             heapq.heapify(self._deadlines)
 
     def loaded(self, *, now_ms: int, wall_ms: int) -> None:
-        """Start the timeouts of all open transactions. This is called after a load.
+        """Start the timeouts of all open transactions, and the leases of unprepared members of staged writes. This is
+        called after a load.
 
         Only this method and `expired` compare the wall clock with times of the log. If the wall clock has jumped, the
         remaining time may be as short as `load_grace_ms`, but is never longer than the transaction's timeout or

@@ -1,4 +1,4 @@
-"""Fetch: sends records to a consumer as soon as there are `min_bytes` of records, or after `max_wait`.
+"""Fetch: sends records to a consumer as soon as there are `min_bytes` of records, or after `max_wait_ms`.
 
 Buffers of the log, or slices of its files, are sent without a copy. Partitions are read in the order of the request,
 and only if the caller may READ the topic. The broker limits the request: `fetch.max.bytes` for the response, and a
