@@ -142,8 +142,7 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_disconnect(_request: Request, _error: Exception) -> Response:
-    """Return a response for a client that disconnected while it sent its request.
-
-    The request had no effect, and nobody reads the response.
+    """Return a response for a client that disconnected while it sent its request, or while the gateway waited for
+    records or for another gateway. Nobody reads this response.
     """
     return Response(status_code=400)

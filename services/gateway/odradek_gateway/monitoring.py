@@ -3,7 +3,7 @@
 `/metrics` shows the requests that this gateway served, and the state of the cluster. The cluster's metrics have the
 names of kafka_exporter, so existing dashboards and alerts work unchanged. The gateway reads the state from the brokers
 at each scrape; concurrent scrapes share one result. The reads of offsets and of groups have a time limit. If such a
-read fails, the metric families that need its result are missing, and odradek_gateway_scrape_failed is 1.
+read fails, the metric families that need its result have no samples, and odradek_gateway_scrape_failed is 1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state of the cluster that one scrape has read. A field is None if it could not be read in time."""
+    """The state of the cluster that one scrape has read. A field is None if it could not be read, or not in time."""
 
     brokers: list[Broker]
     topics: list[TopicDescription]
@@ -216,7 +216,9 @@ def _group_families(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetri
         for at, offset in progress.offsets.items():
             current.add_metric([group, at.topic, str(at.partition)], offset)
             current_of[at.topic] += offset
-            if at in ends:  # otherwise the topic was deleted, or the partition has no leader now
+            # `ends` lacks partitions of deleted topics and partitions without a leader, and is empty if the read
+            # failed.
+            if at in ends:
                 behind = max(0, ends[at] - offset)
                 lag.add_metric([group, at.topic, str(at.partition)], behind)
                 lag_of[at.topic] += behind

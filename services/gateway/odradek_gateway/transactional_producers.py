@@ -36,7 +36,9 @@ class TransactionalProducers:
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Producer]:
-        """Yield a producer for one transaction. A producer with a fatal error is closed and not used again."""
+        """Yield a producer for one transaction. After a fatal SDK error, a cancellation or any exception that is not an
+        SDK error, the producer is closed and not used again.
+        """
         async with self._places:
             producer = self._idle.pop() if self._idle else self._new()
             try:

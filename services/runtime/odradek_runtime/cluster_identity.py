@@ -97,7 +97,8 @@ def must_wait(
     *,
     metadata_incarnation_id: MetadataIncarnationId | None,
 ) -> bool:
-    """Whether the caller sent an incarnation id while this controller knows none yet. The caller must then retry.
+    """Whether the caller sent an incarnation id while this controller does not know its own yet, so that the caller
+    must retry.
 
     Until its first batch is committed and applied, this controller cannot tell whether its metadata log is the one
     that the caller follows.

@@ -169,7 +169,9 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> dict[str, jwt.PyJWK]:
-    """Return the public signing keys of a JWKS file, by `kid`. For every other key a warning is logged."""
+    """Return the public signing keys among the first `KEYS_MAX` keys of a JWKS file, by `kid`. For every other one of
+    these keys a warning is logged.
+    """
     import jwt  # not at the top, because the import is slow: see TokenVerifier.check
 
     try:

@@ -124,8 +124,8 @@ async def _supervise(
 
 
 def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
-    """Call `on_gone` in a thread when standard input ends. Only the parent has the other end of this pipe open, so it
-    has exited.
+    """Call `on_gone` in a thread when standard input ends. Standard input is a pipe whose other end only the parent has
+    open, so the parent has then exited.
     """
 
     def wait() -> None:

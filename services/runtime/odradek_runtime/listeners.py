@@ -3,7 +3,7 @@ use another protocol than the listener.
 
 A cluster has several ports, and new users often connect to the wrong one. `recognize` distinguishes protocols by the
 first four bytes of a connection. On a Kafka connection these are the length of a frame. The first bytes of HTTP/2
-(gRPC), HTTP/1 and TLS would be a length above any limit, so a Kafka client is always recognized as such.
+(gRPC), HTTP/1 and TLS would be a length above any limit, so a Kafka client is never taken for another one.
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
 
 
-# Otherwise gRPC's C core writes its own lines to stderr, between the JSON events. gRPC reads this variable at import.
+# Without this variable, gRPC's C core would write its own lines to stderr, between the JSON events. gRPC reads the
+# variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

@@ -1,9 +1,9 @@
 """TLS of a process: certificate, key and CA, for servers and for channels to other processes.
 
 The certificate of a broker or controller names that process in a SAN, `URI:odradek://broker/3` or `DNS:broker-3`, which
-`peer_identity` reads from an authenticated call. The principal of a client's certificate is its whole DN as written by
-RFC 4514, as in Kafka by default. `principal_of_certificate` computes the principal for every listener, so a certificate
-has the same principal over Kafka's protocol, gRPC and HTTP.
+`peer_identity` reads from an authenticated call. The principal of a client's certificate is the whole DN of its
+subject in the form of RFC 4514, as in Kafka by default. `principal_of_certificate` computes the principal for every
+listener, so a certificate has the same principal over Kafka's protocol, gRPC and HTTP.
 
 A renewed certificate needs no restart. gRPC servers and the Kafka and HTTP listeners reload changed files at the next
 handshake. gRPC channels are replaced when the files have changed (`grpc_endpoints.InternalChannels`). Open connections

@@ -101,7 +101,8 @@ class TlsServer:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             opening = loop.create_task(self._open(client, str(address[0])))
-            # A task that is cancelled before it begins runs nothing, not even a `finally`.
+            # A task that is cancelled before it begins runs nothing, not even a `finally`. So a callback closes the
+            # socket.
             opening.add_done_callback(partial(_close_if_cancelled, client))
             self._keep(opening)
 

@@ -1,1 +1,1 @@
-"""Callers of the gateway: how they authenticate, how much capacity each may use, how brokers know them."""
+"""Callers of the gateway: their authentication, the limits for each caller, and acting as a caller towards brokers."""

@@ -4,7 +4,7 @@ The middleware uses the first of these proofs that a request has. Proofs 2 and 3
 `authentication.methods` contains their method:
 
   1. `odradek-on-behalf-of`, a header of another gateway that passes a request on. It is accepted only from a peer
-     whose certificate is in `delegation.principals`; any other peer is refused.
+     whose certificate has a principal in `delegation.principals`; any other peer is refused.
   2. `Authorization: Bearer` with a signed token, or `Authorization: Basic` with a name and password that a broker
      accepts. A request with a wrong header is refused even if its connection has a valid certificate.
   3. The client certificate of the connection.
@@ -93,7 +93,9 @@ class Authentication:
         )
         per_minute = settings.failed_logins_per_minute_max
         self._failures = RateLimits(per_second=per_minute / 60, burst=per_minute)
-        """Failed logins, counted by address and user, so that users behind one proxy do not share a limit."""
+        """Failed logins. Wrong passwords are counted by address and user, so that users behind one proxy do not share a
+        limit. Refused tokens are counted by address.
+        """
         many = per_minute * _USERS_BEHIND_AN_ADDRESS
         self._failures_of_hosts = RateLimits(per_second=many / 60, burst=many)
 

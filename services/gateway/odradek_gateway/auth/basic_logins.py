@@ -78,7 +78,7 @@ class BasicLogins:
             task = asyncio.create_task(proving, name="basic login")
             self._under_way[pair] = task
             task.add_done_callback(lambda done: self._finished(pair, done))
-        # Other requests may wait for the same proof, so the cancellation of one of them must not cancel it.
+        # Several requests may wait for the same proof, so the cancellation of one request must not cancel the proof.
         await asyncio.shield(task)
 
     def _finished(self, pair: bytes, done: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
 """The parts of a request: its path parameters, its body, and its caller's access to the cluster.
 
-A route declares its body once, as a `JsonBody`. The type given there decodes and checks the body (msgspec, in C), and
-describes it in openapi.json. Errors of a body: 400 not JSON, 408 the body stops arriving, 413 too large, 415 wrong
+A route declares its body once, as a `JsonBody` of a msgspec type. By this type the body is decoded and checked (in C)
+and described in openapi.json. Errors of a body: 400 not JSON, 408 the body stops arriving, 413 too large, 415 wrong
 media type, 422 JSON of another type, 429 too many bodies at once. v2 clients expect error code 422 for JSON of
 another type and for an empty body.
 
@@ -201,8 +201,8 @@ async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) 
 
 
 async def read_long_body(request: Request, *, bytes_max: int = INT32_MAX) -> bytearray:
-    """Read the whole body into one growing buffer. Joining all pieces of a 64 MiB body after the last one would take
-    long.
+    """Read the whole body into one growing buffer. Joining all pieces of a 64 MiB body after the last one would
+    block the event loop for long.
 
     Raises:
         RestError: 413 if the body is larger than allowed, by its Content-Length or by the bytes that arrive; 429 if the

@@ -114,7 +114,8 @@ class RefusalLines:
         """Return each owner whose refusals were left out of the log, with their number, and reset that number to 0.
 
         An owner is returned only when its rate limit allows `LINES_PER_S` more lines. So a client that keeps causing
-        refusals at a high rate is not returned. The next line that `admit` allows has its number instead.
+        refusals at a high rate is not returned; instead, the next line that `admit` allows has the number of its
+        refusals that were left out.
         """
         due = [
             (owner, lines.unwritten)

@@ -236,8 +236,8 @@ async def assign(group: GroupName, instance: InstanceName, request: Request) -> 
 
 @router.get(f"{BASE}/assignments", response_model=Assignments, responses=ERRORS)
 async def get_assignments(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Return the partitions that are assigned to the instance. The list is empty if it has no subscription and no
-    manual assignment.
+    """Return the partitions that are assigned to the instance. The list is empty if the instance has neither a
+    subscription nor a manual assignment.
     """
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:

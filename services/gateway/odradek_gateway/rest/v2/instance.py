@@ -180,7 +180,7 @@ class Instance:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Lock the instance for one request, and wait until it is free. Raises RestError 429 if too many requests
+        """Wait until the instance is free, and lock it for one request. Raises RestError 429 if too many requests
         wait.
         """
         if self._requests > _WAITING_MAX:

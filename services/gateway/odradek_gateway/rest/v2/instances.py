@@ -261,8 +261,8 @@ class Instances:
             if key.lower() in ("content-type", "accept")
         }
         if self._has_certificate:
-            # This gateway's certificate proves that the caller was authenticated. The caller's own credentials are
-            # never sent: an attacker who writes into the registry could have them sent to any address.
+            # This gateway's certificate proves that the caller was authenticated. So the caller's own credentials are
+            # not sent: an attacker who writes into the registry could otherwise have them sent to any address.
             if not owner.startswith("https://"):
                 _log.warning(
                     "Request not passed on to the gateway that owns the instance, because its URL is not https",
@@ -281,7 +281,8 @@ class Instances:
                     content=request.body,
                     extensions=self._tls_name,
                 )
-        # The limit of connections in this gateway was reached. The other gateway may be healthy, so do not take over.
+        # This gateway has too many connections to other gateways. The other gateway may be healthy, so its instance is
+        # not taken over.
         except httpx.PoolTimeout:
             raise RestError(
                 503,
