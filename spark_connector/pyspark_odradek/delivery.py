@@ -45,8 +45,8 @@ class OutputRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdentity:
-    """The identity of a task that writes. The `query_id` of a stream comes from its checkpoint; each batch write has a
-    new `query_id`.
+    """The identity of a task that writes. The `query_id` of a stream comes from its checkpoint, and that of a batch
+    write from `write_step`; a batch write without `write_step` has a new `query_id`.
     """
 
     query_id: str

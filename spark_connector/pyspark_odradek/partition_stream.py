@@ -303,8 +303,8 @@ class PartitionStream:
             self._has_credit.set()
 
     async def _grant(self, stream: Any) -> None:
-        """Send credit to the broker whenever the task has taken chunks. One task sends all credit, because gRPC allows
-        only one write at a time.
+        """Send credit to the broker whenever the Spark task has taken chunks. One asyncio task sends all credit,
+        because gRPC allows only one write at a time.
         """
         while True:
             await self._has_credit.wait()

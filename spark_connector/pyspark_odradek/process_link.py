@@ -66,7 +66,7 @@ class ProcessLink:
         """Wait until the cluster has responded once. Return at once if it has responded to this process before.
 
         Raises:
-            WrongListener, AuthenticationFailed: at once.
+            WrongListener, AuthenticationFailed: raised without further waiting, because waiting would not help.
             BrokersUnavailable: no broker responded within `timeout_s`, or REACH_S_MAX if that is shorter.
         """
         if not self.cluster.cache.endpoints():

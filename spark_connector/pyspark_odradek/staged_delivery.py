@@ -210,8 +210,8 @@ async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> Sta
             **arguments,
         )
     _queries[key] = writes
-    # Each batch write is a query of its own, so a process may have many queries. If there are more than QUERIES_MAX,
-    # those that were idle for the longest time are closed.
+    # Each batch write without `write_step` is a query of its own, so a process may have many queries. If there are more
+    # than QUERIES_MAX, the idle queries that were used least recently are closed.
     idle = [k for k, of_query in _queries.items() if k != key and of_query.is_idle]
     for idle_key in idle[: len(_queries) - QUERIES_MAX]:
         await _queries.pop(idle_key).close()

@@ -18,7 +18,7 @@ def write_step(
         frames.writeStream.foreachBatch(lambda frame, batch: write_step(
             frame, step=batch, topic="totals", **{"kafka.bootstrap.servers": "host:9090"}))
 
-    The cluster remembers the last complete step of each query. A step that is already complete is not written again,
+    The cluster stores the last complete step of each query. A step that is already complete is not written again,
     and an older step is refused. So if one batch has several writes, each of them needs a different `query`. With your
     own `query`, run `odradek transaction steps QUERY --forget` when you delete the checkpoint: the numbers of batches
     then begin at 0 again.

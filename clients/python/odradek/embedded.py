@@ -385,7 +385,7 @@ class EmbeddedCluster:
         return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
 
     def locked_directories(self, of: Sequence[ChildProcess] = ()) -> list[Path]:
-        """Return the data directories of the processes `of` (if it is empty, of all) that another process uses."""
+        """Return those data directories of the processes `of` (all if `of` is empty) that another process uses."""
         locks = {c: self.data_dir / c.name / "lock" for c in self.controllers.values()}
         locks |= {b: self.data_dir / b.name / ".lock" for b in self.brokers.values()}
         return [locks[child].parent for child in of or locks if _is_locked(locks[child])]

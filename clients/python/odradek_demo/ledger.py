@@ -101,8 +101,8 @@ class ReadBack:
 
 
 def carrier_delays(values: Iterable[bytes]) -> list[tuple[str, int, float]]:
-    """Return (carrier, number of flights, mean arrival delay in minutes) for each carrier, that with the most flights
-    first. `values` are the JSON values of records, one for each flight.
+    """Return (carrier, number of flights, mean arrival delay in minutes) for each carrier. The carrier with the most
+    flights is first. `values` are the JSON values of records, one for each flight.
     """
     flights: dict[str, int] = defaultdict(int)
     delays: dict[str, list[int]] = defaultdict(list)

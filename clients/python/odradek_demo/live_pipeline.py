@@ -105,7 +105,9 @@ class LivePipeline:
         return self._process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        """Read the lines of the process until it ends, and kill it when the first batch is written."""
+        """Read the lines of the driver until it ends. Kill it once, when it reports the first written batch, and start
+        it again.
+        """
         while True:
             was_killed = False
             assert process.stdout is not None

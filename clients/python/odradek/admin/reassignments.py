@@ -45,8 +45,8 @@ def reassignments_of(
             total = copied = None
             if leader_bytes is not None:
                 total = leader_bytes * len(partition.adding_replicas)
-                # A replica may have more bytes than its leader for a moment, because the leader deletes old segments
-                # first.
+                # At most the leader's bytes are counted. A replica may have more bytes than its leader for a moment,
+                # because the leader deletes old segments first.
                 copied = sum(
                     leader_bytes
                     if broker in partition.isr
@@ -127,9 +127,9 @@ def _most_dispensable(
     totals: Mapping[int, int],
     places: Sequence[Mapping[int, str]],
 ) -> int:
-    """Return the replica to remove. Replicas that are out of sync come first, and then all but the preferred leader.
-    Among those, the replica that shares its rack or host with the most others is chosen, or else the most loaded
-    broker.
+    """Return the replica to remove. Replicas that are out of sync come before those in sync, and in both groups the
+    preferred leader comes last. Among equals, the replica that shares its rack or host with the most others is chosen,
+    or else the one on the most loaded broker.
     """
 
     def order(broker: int) -> tuple[bool, bool, int, int, int, int]:
@@ -149,7 +149,7 @@ def _most_dispensable(
 
 
 def _sharing(broker: int, others: Sequence[int], place: Mapping[int, str]) -> int:
-    """Return how many of the brokers `others` have the same place as `broker`. `place` maps brokers to racks or to
+    """Return how many of the brokers `others` are in the same place as `broker`. `place` maps brokers to racks, or to
     hosts.
     """
     own_place = place.get(broker)

@@ -69,7 +69,7 @@ class StepsDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """A producer that has written to a partition, as the leader of the partition remembers it."""
+    """A producer that has written to a partition, from the producer state of the partition's leader."""
 
     partition: TopicPartition
     producer_id: int

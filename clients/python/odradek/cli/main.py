@@ -250,7 +250,7 @@ class CommandsByTask(TyperGroup):
 
 
 def _examples(command: str) -> str:
-    """Return the examples of a command, for the end of its help. The \b makes click keep the line breaks."""
+    r"""Return the examples of a command, for the end of its help. The \b makes click keep the line breaks."""
     return "\b\n" + "\n".join(["Examples:", *(f"  {example}" for example in EXAMPLES[command])])
 
 

@@ -247,6 +247,6 @@ def _row(quota: Quota) -> dict[str, Any]:
         "client id": name("client-id"),
         "ip": name("ip"),
         "quota": quota.key,
-        # int.is_integer exists from Python 3.12 on.
+        # The value is converted to float, because `int` has the method `is_integer` only from Python 3.12 on.
         "value": int(value) if value is not None and float(value).is_integer() else value,
     }

@@ -104,7 +104,7 @@ def strays(
 
     A broker sets a log aside as a stray if the cluster's metadata has no such topic, or no replica of the partition on
     this broker, although no record in the metadata deleted the topic or replica. If the metadata contains the replica
-    again later, the broker uses the log again. The broker may be running.
+    again later, the broker uses the log again. The broker may be running during this command.
     """
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)

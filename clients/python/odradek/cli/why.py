@@ -48,7 +48,7 @@ TOPICS_MAX: Final = 50
 _CONTROLLER: Final = re.compile(r"controller (\d+) at (\S+:\d+): ")
 """Matches a controller in the error message of a broker that could not reach any controller."""
 _WAITS_FOR: Final = (
-    "brokers and controllers are examined; one that does not respond takes some seconds"
+    "brokers and controllers are examined; each process that does not respond takes some seconds"
 )
 THROTTLE: Final = "follower.replication.throttled.rate"
 

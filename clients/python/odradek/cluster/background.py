@@ -61,8 +61,8 @@ class BackgroundTasks:
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a blocking function in a new thread, and return its result.
 
-    Executors, and thus `asyncio.to_thread`, accept no calls after the main thread has ended. Clients still flush, log
-    in and leave their groups at that time.
+    No executor is used, nor `asyncio.to_thread`, because executors accept no calls after the main thread has ended.
+    Clients still flush, log in and leave their groups at that time.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()

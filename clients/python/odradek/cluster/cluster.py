@@ -268,8 +268,8 @@ class Cluster:
 
         A broker that does not have these changes yet waits a moment, and then responds with older metadata; the next
         attempt goes to another broker. If no broker has the changes within OWN_CHANGES_S_MAX, the last response is
-        returned, and the changes are no longer required. The cluster may have been replaced by another one, and later
-        requests must not wait for changes that will never arrive.
+        returned, and the changes are no longer required, because the cluster may have been replaced by another one.
+        Later requests must not wait for changes that will never arrive.
         """
         required = request.min_metadata_offset = self._metadata_offset_min
         deadline_s = time.monotonic() + timeout_s
@@ -368,7 +368,8 @@ class Cluster:
             for endpoint in candidates:
                 if await self._watch_one(endpoint):
                     failures = 0
-                    # Topics are often added together. A short pause collects them for one new stream.
+                    # `watch_topics` may have ended the stream to add a topic. Topics are often added one after another,
+                    # so the next stream is opened after a short pause, and then covers all of them.
                     await asyncio.sleep(WATCH_PAUSE_S)
                     break
             else:

@@ -91,7 +91,7 @@ class Consumer:
         self._is_source_new = bool(topics) and group is None
         self._has_subscription = bool(topics)
         self._seeks_to_come: int | None = None
-        # Topics of the source whose partitions were assigned before, including topics that were deleted since.
+        # The topics of `_source` whose partitions were assigned before, including topics that were deleted since.
         self._read_topics: set[str] = set()
         self._is_subscribed = False
         self._is_closing = self._is_closed = False
@@ -227,7 +227,7 @@ class Consumer:
         Raises:
             NotAssigned: the consumer has no group.
             MemberFenced: nothing was committed, because the group removed this member.
-            OdradekError: nothing was committed, because no coordinator responded.
+            OdradekError: the commit failed for another reason. Some or all of the offsets may have been committed.
         """
         chosen: dict[TopicPartition, int] = {}
         async for partition, offset in in_turns(list((offsets or {}).items())):
@@ -395,7 +395,7 @@ class Consumer:
     async def beginning_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """Return the log start offset of each of these partitions. They need not be assigned."""
+        """Return the log start offset of each of these partitions. The partitions need not be assigned."""
         return await self._ends(partitions, EARLIEST, timeout_ms)
 
     async def end_offsets(

@@ -140,7 +140,7 @@ class FetchPlanner:
                 self._undecided[name] = None
 
     def seek(self, name: TopicPartition, offset: int) -> None:
-        """Return records beginning with this offset."""
+        """Continue the partition at this offset."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.position = progress.fetch_offset = offset
@@ -149,7 +149,7 @@ class FetchPlanner:
         progress.last_epoch = progress.validated_epoch = -1
 
     def seek_to_timestamp(self, name: TopicPartition, timestamp_ms: int) -> None:
-        """Return records beginning with the offset for this timestamp, which may be EARLIEST or LATEST."""
+        """Continue the partition at the offset for this timestamp, which may be EARLIEST or LATEST."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.position = progress.fetch_offset = UNKNOWN
@@ -158,7 +158,7 @@ class FetchPlanner:
         progress.last_epoch = progress.validated_epoch = -1
 
     def pause(self, name: TopicPartition) -> None:
-        """Return no records of the partition until `resume`. The partition keeps its position."""
+        """Stop returning records of the partition until `resume`. The partition keeps its position."""
         progress = self.partitions[name]
         if not progress.is_paused:
             self._restart(progress)
@@ -170,7 +170,7 @@ class FetchPlanner:
         self._undecided[name] = None
 
     def suspend(self, name: TopicPartition) -> None:
-        """Return no records of the partition until `release`, even if the program resumes it. The group
+        """Stop returning records of the partition until `release`, even if the program calls `resume`. The group
         membership calls this method.
         """
         progress = self.partitions[name]

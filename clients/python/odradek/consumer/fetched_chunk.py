@@ -67,7 +67,8 @@ class FetchedChunk:
         self._reader: RecordReader | None = None
 
     def read(self, records_max: int, start_offset: int) -> list[Record]:
-        """Decode and return up to `records_max` records, beginning with `start_offset`. The result is empty at the end.
+        """Decode and return up to `records_max` records, beginning with `start_offset`. The result is empty at the end
+        of the chunk.
 
         Raises:
             CorruptRecords: a batch is damaged. The chunk can no longer be used.
@@ -106,7 +107,7 @@ class FetchedChunk:
             raise self._corrupt(start_offset, error) from error
 
     def _next_batch(self, start_offset: int) -> tuple[int, BatchHeader] | None:
-        """Return the current batch, or the next batch if there is none; None at the end."""
+        """Return the current batch or, if there is no current batch, the next one; None at the end of the chunk."""
         while self._current is None:
             self._current = next(self._batches, None)
             if self._current is None:

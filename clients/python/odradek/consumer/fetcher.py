@@ -436,7 +436,7 @@ class Fetcher:
     def _position(
         self, missing: dict[TopicPartition, int], offsets: dict[TopicPartition, OffsetAndTimestamp]
     ) -> None:
-        """Pass the offsets that were found since the last call to the planner."""
+        """Pass to the planner those of `offsets` that are in `missing`, and remove them from `missing`."""
         for name in missing.keys() & offsets.keys():
             lookup_ms, offset = missing.pop(name), offsets[name].offset
             if offset >= 0:

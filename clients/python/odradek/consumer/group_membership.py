@@ -62,7 +62,8 @@ _LEAVE_STATIC: Final = -2
 # After this time without a response, the coordinator has probably removed the member.
 _SESSION_S: Final = 45.0
 _TOPIC_S: Final = 10.0
-# The first warning follows after five failures, which take three seconds. Later attempts follow every two seconds.
+# The first warning is logged after five failures, which take three seconds, and another one after every 15 further
+# failures, which take half a minute.
 _WARNING_AT: Final = 5
 _WARNING_EVERY: Final = 15
 _UNHEARD_LEAVE_S_MAX: Final = 2.0
@@ -122,7 +123,7 @@ class GroupMembership:
         self._offsets = GroupOffsets(cluster, options.group, options.instance_id)
         self._tasks = BackgroundTasks(f"group {options.group}")
         self._wake = asyncio.Event()
-        # Also set when the group refuses the member (`refusal`).
+        # Set when the member has joined, and also when the group refuses the member permanently (`refusal`).
         self._has_joined = asyncio.Event()
         self.refusal: OdradekError | None = None
         """The error with which the group refused the member permanently; None if it was not refused."""

@@ -141,7 +141,7 @@ class GroupOptions:
     """Called with revoked partitions while the member still owns them, so that their offsets can be committed."""
     on_lost: GroupListener | None = None
     """Called with partitions that other members may already own, so their offsets must not be committed. None:
-    `on_revoke` is called.
+    `on_revoke` is called instead.
     """
 
     def __post_init__(self) -> None:

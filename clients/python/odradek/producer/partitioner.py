@@ -45,7 +45,7 @@ class TopicQueues:
 
     def set_available(self, partitions: Sequence[int]) -> None:
         """Set the partitions that have a leader. If `partitions` is empty, all partitions are used, and their records
-        wait.
+        wait for leaders.
         """
         self._available = [self.queues[p] for p in partitions] or list(self.queues)
 

@@ -27,7 +27,7 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 SESSION_S: Final = 45.0
 HEARTBEAT_INTERVAL_MS: Final = 50
-"""Shorter than that of a real broker, because tests wait for rebalances."""
+"""This interval is shorter than that of a real broker, so that tests wait only briefly for rebalances."""
 _REBALANCE_TIMEOUT_MS: Final = 60_000
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
@@ -66,7 +66,7 @@ class MemoryMember:
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """The offset of the next record to read. `topic_id` is the topic that it was committed for."""
+    """The offset of the next record to read. `topic_id` is the id of the topic for which the offset was committed."""
 
     topic_id: bytes
     offset: int

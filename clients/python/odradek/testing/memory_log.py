@@ -189,7 +189,8 @@ class MemoryLog:
         """Check the sequence numbers of a batch.
 
         Return (NONE, -1) if the batch must be appended, and (NONE, its offset) if it is a duplicate of an earlier
-        batch. Like the brokers of Odradek and Kafka, this accepts any first sequence number of an unknown producer.
+        batch. Like the brokers of Odradek and Kafka, this method accepts any first sequence number of an unknown
+        producer.
         """
         state = self._producers.get(header.producer_id)
         if state is None:

@@ -47,7 +47,7 @@ class MemoryStagedWrites:
         self._ledgers: dict[str, Ledger] = {}
 
     def open(self, request: pb.OpenStagedRequest) -> pb.OpenStagedResponse:
-        """Assign a slot of its query to a task, unless the step is already complete."""
+        """Assign a slot of the query to a task, unless the step is already complete."""
         code = self._fault("OpenStaged", request.query)
         if code is not _NONE:
             return pb.OpenStagedResponse(error_code=code)
