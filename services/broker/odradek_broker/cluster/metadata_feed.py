@@ -6,8 +6,9 @@ The feed leaves a standby controller after some seconds, because a standby that 
 A broker that is too far behind gets a snapshot. A second image is built from the snapshot, and the difference between
 the two images is applied in slices, so that the event loop can run other work.
 
-`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns an iterable
-of steps in which the parts of the broker apply the change; the next batch is read when all steps are done.
+`on_change(image, delta)` is called after each entry of the log, and for each slice of a difference, when the image
+already includes the delta. It returns an iterable of steps in which the parts of the broker apply the change; the next
+entry is replayed when all steps are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
 this program, or the metadata log is not the one that this broker has followed so far.

@@ -7,7 +7,7 @@ directly. The leader's response is handled as follows:
                    this decision, or of a later one of the same producer, has already been written to the partition.
     fenced         TRANSACTION_COORDINATOR_FENCED. Another broker has become the coordinator, so the shard is closed.
     retried        Any other code, or no response because the stream broke. The marker is sent again after 50 ms to 1 s,
-                   or at once when the image changes.
+                   or at once when the image has another leader or leader epoch of the partition.
 
 If a partition has no leader, its markers wait until there is one. A partition is treated as deleted only if the image
 does not contain its topic id. The image cannot be too old for that: it made this broker the coordinator, so it is not
@@ -19,8 +19,8 @@ leads the partition in the leader epoch of the copy; otherwise the copy could en
 keeps its producer epoch. To the same leader in the same epoch, a marker is sent again only after a response or after
 the stream broke, because a new stream makes the leader discard the messages that still arrive on the broken stream.
 
-A transaction may have thousands of partitions. One turn of the event loop sends at most `MARKERS_AT_ONCE` markers, and
-reports at most as many acknowledgements.
+A transaction may have thousands of partitions. One turn of the event loop sends at most `MARKERS_AT_ONCE` markers of
+one transaction, and reports at most `MARKERS_AT_ONCE` acknowledgements.
 
 An acknowledgement is ignored if the shard has been closed in the meantime, or if the acknowledgement belongs to an
 earlier decision.

@@ -13,8 +13,8 @@ A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in ste
 other work. The next request of the connection begins after the response to the long one.
 
 Before the login has succeeded, frames have at most 4 KiB (20 KiB for a token), and only the requests of a login are
-allowed. The broker closes the connection for a malformed frame, an unknown request, a request before the login, or a
-client that is too slow. All other errors are codes in the response. A lost connection cancels its requests.
+allowed. The broker closes the connection for a malformed frame, an unknown or too large request, a request before the
+login, a slow client or an internal error; most other errors become error codes. A lost connection cancels its requests.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from odradek_protocol.metadata.features import (
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
 _WITH_NODE: Final = 5
-# Java clients before 3.9 cannot connect to a broker that reports a feature whose lowest level is 0 (KAFKA-17492).
+# Java clients before 3.9, which send lower versions of this request, cannot connect to a broker that reports a feature
+# whose lowest level is 0 (KAFKA-17492).
 _LEVEL_0_FROM: Final = 4
 
 

@@ -170,8 +170,8 @@ def _encode_steps(
 ) -> Generator[None, None, Encoded]:
     """Encode the response. An incremental response contains only partitions with changes.
 
-    `gate_read` replaces an outcome by an error if the lease has expired. It is called here, as late as possible before
-    the response is sent.
+    `gate_read` replaces an outcome by an error if the lease has expired or the leader epoch has changed. It is called
+    here, as late as possible before the response is sent.
     """
     topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
     leaders: list[CurrentLeader] = []
