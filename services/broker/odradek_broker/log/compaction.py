@@ -134,7 +134,7 @@ class CompactJob:
                 if self.ready or clock_s() >= deadline:
                     return
         except FileNotFoundError:
-            # The segment was truncated, deleted or expired meanwhile. A later pass compacts the rest of the log.
+            # A segment was truncated, deleted or expired during the pass. A later pass compacts the same dirty part.
             self.end_offset = NO_OFFSET
         except OSError as error:
             self.error = error

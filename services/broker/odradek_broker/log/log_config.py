@@ -138,7 +138,7 @@ class LogConfig:
         """Read a topic's configs, which the controller has validated; unknown names are ignored.
 
         `defaults` are the broker's defaults. For each value that this release does not know, `on_invalid` is called
-        with the reason; by default `on_invalid` raises ValueError. If it returns, the broker's default is used. If a
+        with the reason; by default it raises ValueError. If `on_invalid` returns, the broker's default is used. If a
         `cleanup.policy` has unknown items, only its known items apply, because an unknown policy must not delete
         anything.
         """

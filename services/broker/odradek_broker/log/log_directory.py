@@ -119,7 +119,7 @@ class LogDirectory:
         self._departures = Departures(storage, path)
         # Damage marks of logs that were truncated. They are deleted when the controller knows of the loss.
         self._damage_marks: list[Path] = []
-        # The stray.json of logs that were restored. They are deleted after the next checkpoint.
+        # The paths of `stray.json` in restored logs. These files are deleted after the next checkpoint.
         self._returned: list[Path] = []
         self.health.on_failure = self._failed
         storage.open_files.on_sync_failed = partial(self.health.fail, f"syncing a log in {path}")
@@ -504,7 +504,7 @@ class LogDirectory:
     def due_flushes(self, *, now_ms: int) -> Generator[None, None, list[PartitionLog]]:
         """Return the logs of this directory that need a full sync, as the function `due_flushes` does.
 
-        While most of the files that logs keep open are unsynced (`is_crowded`), all unsynced logs are returned. This
+        While most of the files that logs keep open are unsynced (`is_crowded`), every unsynced log counts as due. This
         generator yields after every `LOGS_PER_STEP` logs, so that the caller can let the event loop run other work.
         """
         unsynced: list[tuple[int, PartitionLog]] = []

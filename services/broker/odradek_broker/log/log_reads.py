@@ -30,7 +30,7 @@ from odradek_protocol.records.hashes import crc32c
 
 RECENT_BYTES_MAX: Final = 8 << 20
 PINNED_RATIO_MAX: Final = 32
-# Copying so few bytes costs less than the work of the garbage collector for a memoryview.
+# Copying at most this many bytes costs less than the work of the garbage collector for a memoryview.
 COPIED_BYTES_MAX: Final = 1024
 
 
@@ -122,7 +122,8 @@ def _kept(batches: ByteBuffer) -> bytes | memoryview:
 SLICES_MAX: Final = 128
 # For fewer bytes, reading costs less than duplicating a file descriptor for sendfile.
 FILE_SLICE_BYTES_MIN: Final = 32 * 1024
-PROBE_BYTES_MIN: Final = 16 * 1024  # the first batch may be longer than `bytes_max`
+# At least this range must be in the page cache for a hot read: the first batch may be longer than `bytes_max`.
+PROBE_BYTES_MIN: Final = 16 * 1024
 
 
 class OffsetOutOfRange(LookupError):
@@ -234,7 +235,7 @@ class ReadPlan:
         try:
             file = self._storage.open(segment.path(Suffix.LOG))
             try:
-                # The file of a retired segment may be that of its successor.
+                # The path of a retired segment may lead to the file of the segment's successor.
                 if not segment.is_retired:
                     result = self._read_file(segment, file, size_bytes)
                     if result is not None or not segment.is_retired:

@@ -11,7 +11,7 @@ are closed, and a file is opened again by its path at the next use.
 A dirty file must not be closed without a sync. When the kernel fails to write its pages back, it marks the pages clean
 and reports the error to the descriptors that are open, or to a descriptor that is opened later, as long as the kernel
 keeps the inode in memory. A sync through a descriptor that is opened even later would succeed although bytes are lost.
-`Upkeep` syncs the oldest logs on a disk thread as soon as more than half of the files are dirty (`is_crowded`). If all
+`Upkeep` syncs all unsynced logs on a disk thread while more than half of the files are dirty (`is_crowded`). If all
 files are dirty nevertheless, one file is synced on the event loop: a broker with so few descriptors writes at the speed
 of its disk, but loses nothing.
 
@@ -61,7 +61,8 @@ class OpenFiles:
         self.on_sync_failed: Callable[[OSError], object] | None = None
         self._files_max = files_max
         self._clean: dict[Segment, None] = {}
-        # Dirty segments, oldest first. The value is the file's size when the segment was added or last passed over.
+        # Dirty segments, in the order in which they are considered for closing. The value is the file's size when the
+        # segment was last put at the end.
         self._dirty: dict[Segment, int] = {}
         self._newest: Segment | None = None
 
@@ -137,15 +138,15 @@ class OpenFiles:
             if segment.is_dirty:
                 segment.sync()
         except OSError as error:
-            # The kernel reports this error only once, so it must be passed on here.
+            # The kernel reports this error only once, so the callback must get it now.
             if self.on_sync_failed is not None:
                 self.on_sync_failed(error)
             raise
         segment.close()
 
     def _oldest_dirty(self) -> Segment:
-        """Return the dirty segment to close: the oldest one that was not written to since it was added or last passed
-        over.
+        """Return the dirty segment to close: the first one that was not written to since it was put at the end of
+        `_dirty`. Others are put at the end again (a second chance), but at most CHANCES_MAX of them.
         """
         newest = self._newest
         if newest is not None and newest in self._dirty:

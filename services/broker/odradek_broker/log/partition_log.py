@@ -404,7 +404,8 @@ class PartitionLog:
         if self._move_log_start(offset) and not self._is_truncating:
             try:
                 write_log_start(self._storage, self.directory, offset)
-            except OSError as error:  # it may fail: the next checkpoint also stores the log start
+            except OSError as error:
+                # A failed write does no harm, because the next checkpoint also stores the log start.
                 if error_class(error) is ErrorClass.DISK:
                     self._health.fail(f"writing {self.directory}", error)
 
@@ -455,7 +456,7 @@ class PartitionLog:
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
         """Return removed segments that `file.delete.delay.ms` no longer protects. The caller runs `remove_files` of
-        each on a disk thread. `now_ms` is a monotonic clock, the same one in all calls of this method."""
+        each on a disk thread. `now_ms` is read from a monotonic clock, the same one in all calls of this method."""
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
@@ -556,7 +557,7 @@ class PartitionLog:
     ) -> ReadPlan:
         """Plan to read complete batches, at least one, from the one that contains `start_offset` on.
 
-        No batch that ends above `end_offset` (exclusive) is read. The caller must run a plan that `is_hot` at once.
+        No batch that ends above `end_offset` (exclusive) is read. A plan that `is_hot` must be run immediately.
         With `verify`, batches from a file are read on a disk thread and their CRCs are checked; a wrong CRC makes the
         read raise LogDamaged. Raises OffsetOutOfRange."""
         if not self.log_start_offset <= start_offset <= self.log_end_offset:

@@ -114,7 +114,8 @@ class ProducerStates:
         self._ongoing: dict[ProducerId, Offset] = {}
         # Pairs of a transaction's first offset and the offset of its marker.
         self._unreplicated: list[tuple[Offset, Offset]] = []
-        # The time from which each producer has been idle, as of the last `expire`; None if it has appended since then.
+        # The time from which each producer has been idle, as of the last `expire`; None if the producer has appended
+        # since that call.
         self._idle_since_ms: dict[ProducerId, int | None] = {}
         # How the last transaction of each producer with an entry ended. This is kept only in memory, and only to detect
         # a coordinator that decides one transaction in two ways.
@@ -290,9 +291,9 @@ class ProducerStates:
     def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
         """Delete producers that have been idle for `idle_ms_max` (`producer.id.expiration.ms`); return their number.
 
-        A producer's idle time begins with the first call that finds no new append of the producer. `now_ms` is a
-        monotonic clock. Kafka compares the wall clock with the timestamps of a producer's records instead. By that
-        rule, a wall clock that is set forward, or a producer that loads last year's records, would expire live
+        A producer's idle time begins with the first call that finds no new append of the producer. `now_ms` is read
+        from a monotonic clock. Kafka compares the wall clock with the timestamps of a producer's records instead. By
+        that rule, a wall clock that is set forward, or a producer that loads last year's records, would expire live
         producers, and their retries would be appended twice. A producer with an open transaction is never deleted.
         """
         since_ms: dict[ProducerId, int | None] = {}

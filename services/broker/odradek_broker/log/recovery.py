@@ -5,7 +5,8 @@
     3  segments past the recovery point: every batch is read and its CRC checked; the log ends before the
        first invalid or incomplete batch, or hole between two segments; everything after that is deleted
     4  epochs: from the checkpoint up to the recovery point, from batch headers past it
-    5  producers: from the newest snapshot at or below the recovery point, and a replay of headers
+    5  producers: from the newest snapshot at or below the recovery point and the high watermark, and a replay of
+       headers
 
 Below the recovery point, only a few headers of each segment are read. If these headers are invalid or do not follow one
 another, the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides

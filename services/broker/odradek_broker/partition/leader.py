@@ -187,7 +187,7 @@ class Leader:
     def begin_lone(
         self, acks: int, producer: ProducerBatch | None, expected_leader_epoch: int
     ) -> Offset | None:
-        """Begin an append to which the host itself responds (`Produces.begin_lone`). None: it must pass an event."""
+        """Begin an append to which the host itself responds. None: the host must pass the request as an event."""
         must_wait = self._followers.counted or self._log.is_fsync or self.isr.is_under_min
         if acks == -1 and must_wait:
             return None
@@ -403,7 +403,7 @@ class Leader:
         return []
 
     def on_log_start_advanced(self) -> list[Effect]:
-        """Detach each follower whose next data is below the log start. Its next Attach makes it start an empty log."""
+        """Detach each follower whose next data is below the log start. It starts an empty log after its next Attach."""
         effects: list[Effect] = []
         for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:

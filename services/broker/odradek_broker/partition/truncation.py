@@ -24,7 +24,8 @@ class Lineage(Enum):
 
     # The follower's log is a prefix of the leader's log, so the leader sends batches from the follower's log end on.
     SHARED = "shared"
-    GONE = "gone"  # the leader's log lacks the records that the follower needs, or shares no epoch
+    # The leader has deleted the records that the follower needs, or the two logs share no epoch.
+    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)

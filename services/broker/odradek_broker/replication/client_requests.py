@@ -82,7 +82,7 @@ class Produce(Mutable):
         on_done: OnProduced,
         log_append_time_ms: int,
     ) -> Produce:
-        """Return the request for `records`. They are copied if they are read-only."""
+        """Return the request for `records`, which are copied if they are read-only."""
         buffer: bytearray | memoryview
         if isinstance(records, bytearray) or (type(records) is memoryview and not records.readonly):
             buffer = records
@@ -92,8 +92,8 @@ class Produce(Mutable):
         return cls(buffer, batches, on_done, perf_counter(), log_append_time_ms)
 
     def stamped(self, base_offset: int, leader_epoch: LeaderEpoch) -> bytearray | memoryview:
-        """Write offsets, leader epoch and time into the batches, and return the buffer. It belongs to the log from now
-        on.
+        """Write offsets, leader epoch and time into the batches, and return the buffer, which belongs to the log from
+        now on.
         """
         buffer, self.buffer = self.buffer, _EMPTY
         if len(self.batches.positions) == 1 and self.log_append_time_ms < 0:
@@ -112,9 +112,9 @@ class Produce(Mutable):
 class ProduceTurns:
     """Lets small produces to one partition that arrive in one iteration of the event loop share an append.
 
-    Waiting for the end of the iteration only delays a produce if no other produce arrives for the same partition. So
-    after an iteration in which no two produces were for the same partition, the next `at_once_max` produces of the
-    broker are appended when they arrive.
+    If no other produce for the same partition arrives, waiting for the end of the iteration is only a delay. So after
+    an iteration in which no two produces were for the same partition, the next `at_once_max` produces of the broker are
+    appended when they arrive.
     """
 
     __slots__ = ("_call_soon", "_count", "_queues", "at_once", "at_once_max")

@@ -168,7 +168,7 @@ class VisibleBytes:
         self._above_watermark.add(end_offset, appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Count the appends below the new high watermark. Must be called only if the log has no open transaction."""
+        """Count the appends below the new high watermark, which must also be the last stable offset."""
         self._above_watermark.pass_to(high_watermark)
         self._above_stable = None
 

@@ -144,7 +144,7 @@ class HangingTransactions:
         self._may_end = may_end
         # The time at which this broker first saw each open transaction, by (partition, producer id, first offset).
         self._seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
-        self._checked = 0  # how many of the old transactions were already checked
+        self._checked = 0  # where in the list of old transactions the next check begins
 
     async def run(self) -> None:
         """Check periodically until cancelled."""

@@ -155,8 +155,8 @@ class Surroundings(Protocol[Host_contra]):
         """Send a proposed ISR change to the controller."""
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the data directory offline, unless its disk is only full. The hosts are notified in a later iteration of
-        the event loop.
+        """Take the data directory offline, unless the failure is a StorageRefused, such as that of a full disk. The
+        hosts are notified in a later iteration of the event loop.
         """
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:

@@ -454,7 +454,8 @@ class PartitionHost:
         try:
             if effect.request_id is None:
                 if effect.base_offset < self.log.log_end_offset:
-                    # The log is empty and this case is rare, so waiting for the disk is acceptable.
+                    # The leader's log start is rarely inside a batch, and this log is empty, so waiting for the disk is
+                    # acceptable.
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
                     self.log.reset_to(effect.base_offset)
                 info = self.log.append(self._received, now_ms=now_ms)

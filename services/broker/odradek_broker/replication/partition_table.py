@@ -198,7 +198,7 @@ class PartitionTable:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
             return
-        # This must come before replicas become leaders, because a leader must refuse deposed coordinators.
+        # Update the coordinators' epochs before replicas become leaders: a leader must refuse deposed coordinators.
         self._hear_of_coordinators(delta.partitions)
         removed = [
             (topic_id, partition.partition)
@@ -443,7 +443,7 @@ class PartitionTable:
             self._on_broken(tuple(self._broken))
 
     def _failed_in_some_thread(self, failure: StorageFailed) -> None:
-        # A closed event loop raises RuntimeError. Then the process is ending.
+        # `call_soon_threadsafe` raises RuntimeError if the event loop was closed, because the process is ending.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.storage_failed, failure)
 

@@ -3,9 +3,9 @@ session.
 
 Tokens are sent in the metadata of calls, which gRPC limits to 16 KiB, and the broker reads no message. Thus a caller
 that has not logged in cannot make the broker buffer a message, which may have 33 MiB. A login that does not complete
-within LOGIN_S_MAX is discarded. At most LOGINS_MAX logins are in progress, and at most LOGINS_PER_HOST_MAX from one
-address without a certificate. A failed login is reported without the reason, after the same delay as on the Kafka
-listeners. The reason is written to the audit log.
+within LOGIN_S_MAX is discarded. At most LOGINS_MAX logins are in progress, and a caller without a certificate cannot
+begin one while LOGINS_PER_HOST_MAX logins from its address are in progress. A failed login is reported without the
+reason, after the same delay as on the Kafka listeners. The reason is written to the audit log.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ _PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
 _FETCH: Final = "/odradek.v1.BrokerService/Fetch"
 _WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
 _PERCENT_A_CALL: Final = 0.03
-"""The time for which a unary call occupies the broker's event loop, in percent of a second (300 us). This estimate
-counts against request_percentage, because most of a call's duration is waiting.
+"""The time for which a unary call occupies the broker's event loop, in percent of a second (300 us). This estimate, and
+not the call's duration, counts against request_percentage, because most of the duration is waiting.
 """
 
 
@@ -78,7 +78,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MethodHandler:
-        """Wrap the handler of a method. A wrapped handler reads its request itself, within the limits of the intake."""
+        """Wrap the handler of a method. A wrapped handler reads its request itself, within the limits of GrpcIntake."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
         # A login needs no wrapper, because it reads only the metadata of the call.

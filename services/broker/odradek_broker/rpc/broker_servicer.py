@@ -160,8 +160,8 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 timeout_s=metadata_changes.READABLE_S_MAX,
             )
         image = self._partitions.image
-        # The offset in the response is that of the image before the topics are added, so no topic is older than the
-        # offset.
+        # The response has the offset of the image before the topics are added to the response, so no topic in it is
+        # older than that offset.
         response = self._metadata(image, [])
         hidden: list[str] = []
         async for name in in_turns(all_topics(image) if request.all_topics else named):
@@ -182,8 +182,8 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: ServerContext
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """Send all brokers and the requested topics first, and then their changes, in at most one message per turn of
-        the event loop.
+        """Send all brokers and the requested topics first, and then their changes, in at most one message per iteration
+        of the event loop.
         """
         caller = current_caller()
         named = list(dict.fromkeys(request.topics))

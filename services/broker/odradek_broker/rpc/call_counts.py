@@ -35,7 +35,7 @@ class GrpcCalls:
 
     @contextmanager
     def counted(self, path: str, context: ServerContext, *, is_stream: bool) -> Iterator[None]:
-        """Count the call that the block serves. `path` is the full name of its method, as gRPC has it."""
+        """Count the call that the block serves. `path` is that of its method: `/odradek.v1.BrokerService/Fetch`."""
         method, code, began_s = path.rpartition("/")[2], "UNKNOWN", perf_counter()
         self.streams[method] += is_stream
         try:
@@ -86,7 +86,7 @@ class GrpcCalls:
 
 def _code_of(context: ServerContext) -> str:
     """Return the name of the status that a handler has set before it raised; UNKNOWN if the handler set no status."""
-    # The argument of `abort` or `set_code`, or the number 0 before such a call.
+    # `context.code()` is the argument of `abort` or `set_code`, or the number 0 if neither was called.
     code: object = context.code()
     if isinstance(code, grpc.StatusCode):
         return code.name

@@ -45,7 +45,8 @@ from odradek_runtime.clock import monotonic_ms
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIELDS_PER_ITEM_MAX: Final = 12
 _FIELDS_PER_STEP: Final = 200
-_CONTINUATION_BYTES: Final = bytes(range(0x80, 0x100))  # all bytes of a varint except its last one
+# The values of the bytes of a varint, except its last byte.
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0x100))
 _shapes: dict[str, dict[int, _Field]] = {}
 
 

@@ -166,7 +166,7 @@ class ProduceStream:
 
     def _transaction_refusal(self, transactional_id: str) -> ProduceOutcome | None:
         """Return an error if the caller may not use the transactional id; None if it may, or if the id is empty."""
-        # The right to the name of a query includes the ids of all slots of the query (staged writes).
+        # A right to the name of a query (staged writes) includes the transactional ids of all slots of the query.
         name = partition_key(transactional_id)
         need = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)]
         if not transactional_id or self._caller.has(need):

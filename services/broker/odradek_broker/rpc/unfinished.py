@@ -153,8 +153,8 @@ class UnfinishedMessages:
         *,
         window_bytes: int = WINDOW_BYTES,
     ) -> WatchedStream:
-        """Watch a stream until `finish` is called. `window_bytes` buffered bytes are allowed, and `end` is a function
-        that cancels its call.
+        """Watch a stream until `finish` is called. `window_bytes` buffered bytes are allowed, and `end` cancels the
+        stream's call.
         """
         connection = self._connection(peer)
         connection.delivered_bytes += _CALL_BYTES

@@ -251,7 +251,7 @@ class AbortedTransaction(Value, frozen=True):
 
 
 def decode_transactions(data: bytes, *, base_offset: int) -> list[AbortedTransaction]:
-    """Decode a transaction index file. Raises CorruptIndex if it cannot belong to this segment."""
+    """Decode a transaction index file. Raises CorruptIndex if it cannot be that of the segment at `base_offset`."""
     if len(data) % _TRANSACTION_ENTRY_BYTES:
         raise CorruptIndex(
             f"the size of {len(data)} bytes is not a multiple of {_TRANSACTION_ENTRY_BYTES}"

@@ -105,7 +105,7 @@ class Segment:
         self, storage: Storage, directory: Path, base_offset: int, *, mark: str = ""
     ) -> None:
         self._storage = storage
-        # A string takes a third of the memory of a Path, and the segment shares it with the log.
+        # A string takes a third of the memory of a Path, and the segments of a loaded log share one string.
         self._directory = str(directory)
         self._mark = mark  # ".cleaned" while compaction writes the segment
         self._file: File | None = None
@@ -177,8 +177,8 @@ class Segment:
     def be_counted(self, open_files: OpenFiles) -> None:
         """Let `open_files`, which bounds the descriptors of all logs, count and close this segment's descriptor.
 
-        The segment opens the file again when it is used. Closing loses no data, because the recovery, truncation or
-        compaction that created the segment has synced it, or closed its descriptors.
+        The segment opens the file again when it is used. The segment counts as clean, because the recovery, truncation
+        or compaction that made it has synced what it wrote.
         """
         self.synced_bytes = self.size_bytes
         self.open_files = open_files
@@ -373,7 +373,7 @@ class Segment:
             return b""
 
     def _lock_of_indexes(self) -> threading.Lock:
-        """Return the lock that lets only one thread read the indexes from their files. It is made at the first use."""
+        """Return the lock that lets only one thread read the indexes from their files; create it at the first use."""
         with _LOCK_OF_LOCKS:
             if self._index_lock is None:
                 self._index_lock = threading.Lock()

@@ -116,7 +116,7 @@ class DiskPool:
             if self._is_woken:
                 return
             self._is_woken = True
-        # A closed event loop raises RuntimeError. Then nothing waits for the callback any more.
+        # `call_soon_threadsafe` raises RuntimeError if the event loop was closed. Then nothing waits for the callback.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._drain)
 

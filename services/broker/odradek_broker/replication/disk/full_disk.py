@@ -133,6 +133,6 @@ class FullDisk:
         self._wake()
 
     def _wake(self) -> None:
-        # A closed event loop raises RuntimeError. Then the process is ending.
+        # `call_soon_threadsafe` raises RuntimeError if the event loop was closed, because the process is ending.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._is_wanted.set)

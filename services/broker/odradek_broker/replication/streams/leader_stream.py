@@ -123,7 +123,7 @@ class LeaderStream:
         self._wake.set()
 
     def forget(self, host: PartitionHost) -> None:
-        """Stop sending this host's batches. Responses to attaches that are already queued are still sent."""
+        """Stop sending this host's batches. Queued responses to attaches are still sent."""
         self.hosts.pop(host, None)
         self._due.pop(host, None)
         self._watermark_due.pop(host, None)
