@@ -159,8 +159,9 @@ class LogSettings(NodeSettings):
     )
     log_dir_stray_retention_ms: int = setting(
         "log.dir.stray.retention.ms",
-        "How long a stray log stays on disk: the log of a partition that the metadata does not contain, although no"
-        " metadata record deleted the partition. -1: until an operator removes the log (`odradek storage strays`).",
+        "How long a stray log stays on disk: the log of a partition that the metadata does not assign to this broker,"
+        " although no metadata record deleted or moved the partition. -1: until an operator removes the log (`odradek"
+        " storage strays`).",
         default=-1,
         unit="ms",
         minimum=-1,

@@ -195,7 +195,7 @@ class BrokerMetrics:
             ("log_bytes", "Size of all logs", self._directory.size_bytes),
             (
                 "stray_logs",
-                "Logs set aside because the metadata does not contain their partitions",
+                "Logs set aside because the metadata does not assign their partitions to this broker",
                 len(self._directory.strays),
             ),
             ("stray_log_bytes", "Size of the stray logs", self._directory.strays.size_bytes),

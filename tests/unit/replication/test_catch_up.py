@@ -91,7 +91,7 @@ def test_it_waits_until_those_that_share_a_partition_have_connected() -> None:
     everything_in_sync = with_peer(image((1, 2)))
     assert (
         catch_up.why_not(everything_in_sync, NOBODY, 0)
-        == "broker 2 has not opened its replication stream yet"
+        == "broker 2 has not opened its replication stream to this broker yet"
     )
     assert not catch_up.why_not(everything_in_sync, {PEER}, 1)
     assert not catch_up.why_not(everything_in_sync, NOBODY, 2), "once is enough"

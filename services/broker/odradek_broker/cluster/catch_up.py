@@ -65,7 +65,7 @@ class CatchUp:
         for peer in sorted(peers):
             broker = image.brokers.get(peer)
             if broker is not None and _connects_early(broker) and peer not in connected:
-                return f"broker {peer} has not opened its replication stream yet"
+                return f"broker {peer} has not opened its replication stream to this broker yet"
         return ""
 
 
