@@ -183,7 +183,7 @@ class BrokerSettings(ListenerSettings):
     connections_max_per_ip: int = setting(
         "max.connections.per.ip",
         "Maximum number of connections from one IP address to all Kafka listeners together, and to each gRPC listener"
-        " for clients.",
+        " for clients. A gRPC listener accepts at most three quarters of its maximum from one address.",
         default=_INT32_MAX,
         minimum=1,
     )
