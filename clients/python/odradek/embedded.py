@@ -333,7 +333,7 @@ class ClusterPlan:
     base_port: int = 0  # 0: any free ports.
     prefers_usual_ports: bool = False
     """Whether to use the default ports (9090, 9092, 8082, ...) if all of them are free."""
-    # NAME=VALUE. Each setting is passed to the processes that have it.
+    # NAME=VALUE. `_processes_of` determines the processes that get each setting.
     settings: tuple[str, ...] = ()
 
 

@@ -89,7 +89,7 @@ class Admin:
 
     A call goes to any broker, which forwards it to the active controller if necessary. While no broker responds, or the
     active controller changes, the call is retried for at most `timeout_s`, and then raises the last error. A call about
-    one item raises the item's error. A call about several items returns an outcome for each.
+    one item raises the item's error. A call about several items returns an outcome for each, or raises one error.
     """
 
     def __init__(

@@ -327,8 +327,8 @@ class _Waits:
         """The partitions whose stop offset is not reached yet; None if the command does not stop at an offset."""
 
     def reason(self) -> str:
-        """Return what the command waits for, as a sentence for the user. The result is "" if the command only waits for
-        new records and has already printed some, or if no user watches.
+        """Return what the command waits for, as a sentence for the user. The result is "" if nothing keeps the command
+        from reading, and either it has already printed records, stops at an offset, or no user watches.
         """
         from odradek.cluster.cluster import LinkState
 

@@ -72,7 +72,7 @@ class Change:
     """The changes that new metadata made to the cache."""
 
     leaders: set[TopicPartition] = field(default_factory=set)
-    """Partitions that are new, or whose leader, leader epoch or leader address changed."""
+    """Partitions that were created or deleted, or whose leader, leader epoch or leader address changed."""
     topics: set[str] = field(default_factory=set)
     """Topics that were created, deleted, created again, or got more partitions."""
 

@@ -39,7 +39,7 @@ Callbacks = list[Callable[[], object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulatorLimits:
-    """The limits of an accumulator. The defaults are those of a producer."""
+    """The limits of an accumulator. A producer sets all of them from its `ProducerOptions`."""
 
     batch_bytes_max: int = 256 * 1024
     request_bytes_max: int = 1024 * 1024

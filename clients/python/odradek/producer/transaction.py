@@ -357,7 +357,7 @@ class ProducerTransactions:
             if not is_commit:
                 raise
             self._fatal = TransactionOutcomeUnknown(
-                f"{subject} got no response within {timeout_s} s: {error.message}"
+                f"the outcome of the {subject} is unknown: {error.message}"
             )
             self.open = None
             raise self._fatal from error

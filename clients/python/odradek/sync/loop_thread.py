@@ -1,7 +1,7 @@
 """An event loop on a separate thread, for programs without an event loop.
 
 A program may end without closing its client. So that no record is lost without a message, all open objects of a loop
-thread are closed when the interpreter exits, producers first (see `close_open_threads`). A program ends when its main
+thread are closed when the interpreter exits, newest first (see `close_open_threads`). A program ends when its main
 thread and all other non-daemon threads have ended. Until then, these threads may use the client.
 """
 

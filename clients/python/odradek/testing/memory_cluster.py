@@ -12,7 +12,7 @@ partitions, rebalance, and fence members (`groups`). Records are not replicated:
 partition, so no records are lost when a broker is killed. `lose_records` loses records.
 
 These methods cause faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next
-produce or fetch requests of a partition), `lose_next_answers` (the broker writes, but its response is lost),
+produce, fetch or offset requests of a partition), `lose_next_answers` (the broker writes, but its response is lost),
 `lose_records` and `time_out_transaction`. `fail_next_call` and `lose_next_responses` apply to the next calls of an RPC
 method, which return an error code or no response. A staged write consists of tasks in several processes that take
 effect as one step: `end_lease` lets the lease of one task expire, and `time_out_step` aborts the tasks of a step that
