@@ -109,7 +109,7 @@ class _Protocol(HttpToolsProtocol):
                 return
         self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head:  # this is rare, because most headers arrive in one piece
+        if self._is_in_head:  # rarely the case, because most heads arrive in one piece
             self._expect_head()
         if self._unparsed_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()

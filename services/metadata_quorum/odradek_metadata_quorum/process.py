@@ -265,7 +265,7 @@ class QuorumProcess:
         )
 
     def _why_not_ready(self) -> str:
-        """Return why another controller should not be stopped now, or "" if it may be.
+        """Return why this controller is not ready, so that no other controller should be stopped; "" if it is ready.
 
         Another controller may be stopped if this one can be part of a majority without it. Therefore this controller
         must have applied an entry of the current leader's term, and so all entries that were committed in earlier

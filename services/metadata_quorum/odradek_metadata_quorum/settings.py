@@ -37,7 +37,7 @@ class QuorumTimers:
 
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 1_000
-    # The election timeout after the connection to the leader broke is a random time between these two.
+    # After the connection to the leader broke, the election timeout is a random time between the next two values.
     lost_leader_timeout_min_ms: int = 100
     lost_leader_timeout_max_ms: int = 300
     heartbeat_interval_ms: int = 100  # at most a third of the smallest election timeout
@@ -87,12 +87,13 @@ class QuorumSettings:
 
     proposal_bytes_max: int = 1 << 20  # the largest payload of one proposal
     pending_proposals_max: int = 10_000  # the most proposals that are appended and not applied yet
-    pending_bytes_max: int = 64 << 20  # the most bytes of these proposals
+    pending_bytes_max: int = 64 << 20  # the most payload bytes of proposals not applied yet
     snapshot_interval_entries: int = 20_000  # a snapshot is taken after this many applied entries
-    snapshot_interval_bytes: int = 64 << 20  # or after this many bytes of applied entries
+    # A snapshot is also taken after this many bytes of applied entries.
+    snapshot_interval_bytes: int = 64 << 20
     # The number of entries before a snapshot that stay in the log for slow followers.
     snapshot_entries_min: int = 20_000
-    # Fewer of these entries stay if their total size in bytes is above this limit.
+    # Fewer entries stay in the log if `snapshot_entries_min` entries have more bytes than this limit.
     snapshot_entries_bytes_max: int = 64 << 20
     snapshot_chunk_bytes: int = 256 << 10  # the size of a chunk in which a snapshot is sent
     # A larger snapshot is neither stored nor accepted from a leader.

@@ -62,8 +62,8 @@ def why_stranger(
     """Return why a call with these headers is not meant for this controller, with the remedy. Return "" if the call is
     meant for this controller.
 
-    `cluster_id`, `metadata_incarnation_id` and `voters` are this controller's own. While its incarnation id is None,
-    the caller's incarnation id is not checked here (see `must_wait`).
+    `cluster_id`, `metadata_incarnation_id` and `voters` are this controller's own. While `metadata_incarnation_id` is
+    None, the caller's incarnation id is not checked here (see `must_wait`).
     """
     sent = dict(headers)
     cluster = sent.get(_CLUSTER)

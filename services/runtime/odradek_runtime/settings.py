@@ -416,5 +416,5 @@ class NodeSettings:
 
     @property
     def host_id_or_name(self) -> str:
-        """The host name with which this process registers: `host.id`, or `machine_name()` if that setting is empty."""
+        """The host id with which this process registers: the setting `host.id` or, if it is empty, `machine_name()`."""
         return self.host_id or machine_name()

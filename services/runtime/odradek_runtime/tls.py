@@ -115,7 +115,8 @@ def refuse_unusable_files(*, certificate: str, key: str, ca: str, prefix: str = 
         except OSError as error:
             raise TlsRefused(f"{setting} cannot be read: {error.strerror}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_ciphers("DEFAULT@SECLEVEL=0")  # each listener decides which keys are too short
+    # Short keys are not refused here, because each listener decides which keys are too short.
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
     if certificate and key:
         try:
             # Without the argument `password`, OpenSSL would prompt for the password of an encrypted key.

@@ -81,7 +81,9 @@ class _Records:
 
     @staticmethod
     def of(work: Workspace) -> _Records:
-        """Return the object of the last request if no other request has written records since. Otherwise create one."""
+        """Return the `_Records` of the last request if no other request has written records since. Otherwise create
+        one.
+        """
         records = work.acl_records
         if not isinstance(records, _Records) or not records._is_valid(work):
             work.acl_records = records = _Records(work)
@@ -94,7 +96,7 @@ class _Records:
         self.by_content = {content(record): record for record in work.image.acls.values()}
 
     def _is_valid(self, work: Workspace) -> bool:
-        # When a decision is undone, the working image is replaced by a new object.
+        # When a decision is undone, the working image is replaced by a new object, from which the records may differ.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
@@ -134,8 +136,8 @@ def delete_acls(
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
     """Delete the entries that match the filters. An entry that matches several filters is reported for the first one.
 
-    A filter that matches only one possible entry is looked up. Any other filter is compared with all entries. `looks`
-    limits the number of comparisons in one request; filters beyond this limit are refused.
+    A filter that matches only one possible entry is looked up in a dict. Any other filter is compared with all entries.
+    `looks` limits the number of comparisons in one request; filters beyond this limit are refused.
     """
     looks = looks or Looks()
     present = _Records.of(work)

@@ -220,11 +220,11 @@ def _settle_minimum(work: Workspace, resource: AlterConfigsResource, value: str 
     """
     changes = []
     for state in _concerned(work, resource):
+        # A partition whose replicas are all in sync has an empty ELR with any minimum, so it need not change.
         if len(state.isr) < len(state.replicas):
             minimum = _minimum_after(work, resource, value, state)
             if (change := work.settled(state, min_insync_replicas=minimum)) is not None:
                 changes.append(change)
-        # A partition whose replicas are all in sync has an empty ELR with any minimum.
     changes_max = work.settings.registration_changes_max
     work.write(*changes[:changes_max])
     if len(changes) > changes_max:

@@ -165,8 +165,8 @@ def elect_preferred(state: PartitionState, standing_of: StandingOf) -> Partition
 
 
 def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
-    """Return the change that elects a leader uncleanly (rule R22). Its log becomes the partition's log, and the
-    partition is in the state RECOVERING.
+    """Return the change that elects a leader uncleanly (rule R22). The leader's log becomes the partition's log,
+    and the partition is in the state RECOVERING.
     """
     return PartitionChange(
         topic_id=state.topic_id,

@@ -52,7 +52,9 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """A broker that the controller must fence because its deadline has passed. `found` is its connection state."""
+    """A broker that the controller must fence because its deadline has passed. `found` is the broker's connection
+    state.
+    """
 
     broker_id: BrokerId
     found: Connection

@@ -63,7 +63,7 @@ class Candidate(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PlacementError(ValueError):
-    """Too few brokers are registered, or none is live. The message has the numbers."""
+    """Too few brokers are registered, or none is live. The message says which of the two."""
 
 
 def place(

@@ -86,8 +86,8 @@ def _registration_changes(
     working image, and may have lost bytes.
     """
     changes = []
-    # The directory ids of an unregistered broker are not stored. This broker may be another machine with the same
-    # broker id.
+    # Without an earlier registration, a broker with this id may have been unregistered, and its directory ids are not
+    # stored any more. So this broker may be another machine with the same id.
     may_be_empty = before is None or not set(before.directory_ids) <= set(request.directory_ids)
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
@@ -177,8 +177,8 @@ def other_metadata(
     followed: MetadataIncarnationId | None,
     present: MetadataIncarnationId | None,
 ) -> str:
-    """Return the error text for a broker that has followed the metadata log `followed`, although that of this quorum is
-    `present`.
+    """Return the error text for a broker that has followed the metadata log `followed`, although this quorum has
+    the log `present`.
     """
     return (
         f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, but the "
@@ -218,8 +218,8 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
         TRANSACTIONS_TOPIC in work.image.topic_ids
         and highest_supported(request.features, TRANSACTION_VERSION) < 1
     ):
-        # Transactions may have begun before the level was lowered, and this broker would append their records without
-        # asking the transaction coordinator.
+        # Transactions may have begun before transaction.version was lowered, and this broker would append their records
+        # without asking the transaction coordinator.
         return Outcome(
             error=ErrorCode.UNSUPPORTED_VERSION,
             message=f"this cluster has the topic {TRANSACTIONS_TOPIC}, but broker"

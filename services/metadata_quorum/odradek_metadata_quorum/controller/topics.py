@@ -59,7 +59,8 @@ from odradek_protocol.metadata.records import (
 )
 from odradek_protocol.topic_names import METADATA_TOPIC, topic_name_error
 
-# The directory name `<topic>-<partition>` has at most 255 characters: 249 of the topic, a hyphen and five digits.
+# The directory name `<topic>-<partition>` has at most 255 characters: 249 of the topic, a hyphen and five digits. So
+# the highest partition number is 99,999.
 TOPIC_PARTITIONS_MAX: Final = 100_000
 
 
@@ -97,7 +98,7 @@ class _Survey:
         self._by_metric_name: dict[str, str] | None = None
 
     def _is_valid(self, work: Workspace) -> bool:
-        # When a decision is undone, the working image is replaced by a new object.
+        # When a decision is undone, the working image is replaced by a new object, for which the counts may be wrong.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:

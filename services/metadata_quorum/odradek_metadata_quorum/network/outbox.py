@@ -89,7 +89,9 @@ class Outbox:
 
 
 def _named_index(message: Message) -> int:
-    """Return the index up to which the sender has the log according to the message; 0 if it does not say this."""
+    """Return the index up to which the sender has the log according to the message; 0 if the message states no
+    index.
+    """
     kind = message["type"]
     if kind == wire.APPEND_ENTRIES:
         return int(message["prevLogIdx"]) + len(message["entries"])

@@ -90,7 +90,7 @@ class VoterNetwork:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def start_dialling(self, tasks: asyncio.TaskGroup) -> None:
-        """Start one task for each peer in the caller's task group, which keeps a connection to the peer open."""
+        """Start one task for each peer in the caller's task group. The task keeps a connection to this peer open."""
         for peer_id in sorted(self._peer_ids):
             tasks.create_task(self._dial_forever(peer_id), name=f"quorum-dial-{peer_id}")
 

@@ -271,7 +271,9 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._onTick(0.0)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Pass a message of a peer to the library. The caller must have checked it by the rules of this package."""
+        """Pass a message of a peer to the library. The caller must have checked the message by the rules of this
+        package.
+        """
         _library.monotonicTime = self.now_s
         self._SyncObj__onMessageReceived(self._peers[peer_id], message)
 

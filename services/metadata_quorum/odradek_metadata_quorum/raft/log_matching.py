@@ -95,7 +95,7 @@ class LogMatching:
 
     def truncate_from(self, index: int) -> None:
         """Remove the entries from `index` on, which conflict with the leader's. If one of them is committed or applied,
-        end the process instead.
+        end the process instead. If the message has no new entries, there is no conflict: do nothing.
         """
         if self._matched_all:
             return

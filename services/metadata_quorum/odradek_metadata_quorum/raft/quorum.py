@@ -52,7 +52,7 @@ class HeldProposal:
     admitted: asyncio.Future[tuple[int, asyncio.Future[int]]]
 
     def admit(self, append: Callable[[bytes, int], tuple[int, asyncio.Future[int]]]) -> None:
-        """Append the proposal, unless its caller no longer waits. If `append` raises NotLeader, the caller gets it."""
+        """Append the proposal, unless its caller no longer waits. The caller gets NotLeader if `append` raises it."""
         if self.admitted.done():
             return
         try:

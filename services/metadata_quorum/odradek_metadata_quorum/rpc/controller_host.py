@@ -96,7 +96,7 @@ class ControllerHost:
 
     async def run(self) -> None:
         """Call the controller's `tick` periodically until this task is cancelled. All proposals run in
-        its task group.
+        the task group of this method.
         """
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks

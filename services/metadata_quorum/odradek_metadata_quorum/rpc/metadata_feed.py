@@ -51,7 +51,7 @@ async def feed(
     """Yield the messages for one reader, without end. The first message is yielded at once, even if it has no entries.
 
     `last_epoch` is the controller epoch of the entry before `from_offset` in the reader's log; 0 if the reader has
-    none.
+    no entry.
 
     Raises:
         FeedMismatch: The entry before `from_offset` has another epoch in this log.

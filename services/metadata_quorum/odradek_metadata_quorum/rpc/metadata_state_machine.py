@@ -30,7 +30,8 @@ from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
-# Large batches consist mostly of records of these types, which are neither counted nor logged.
+# Records of these types, of which large batches mostly consist, are neither counted nor logged, so they are skipped
+# early.
 _UNOBSERVED: Final = frozenset({Partition, Config, UserScramCredential, AccessControlEntry})
 _NAMED_MAX: Final = 20
 
@@ -47,8 +48,8 @@ class MetadataStateMachine:
     def apply(self, offset: int, epoch: int, payload: bytes) -> None:
         """Replay one committed entry.
 
-        A batch whose epoch is not that of its entry is skipped, because its controller was deposed before the entry was
-        appended. All controllers skip it in the same way.
+        A batch whose epoch is not that of its entry is skipped, because the controller that decided the batch was
+        deposed before the entry was appended. All controllers skip the same batches.
 
         Raises:
             NewerProgramNeeded: This program cannot read the entry. The process must end; the log is not changed.

@@ -112,7 +112,7 @@ def format_disk(disk: Disk, expected: StorageIdentity, place: str) -> StorageIde
     names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
         identity = check_disk(disk, expected, place)
-        # A process of an earlier release may have been killed before this sync.
+        # A process of an earlier release that formatted the directory may have been killed before this sync.
         disk.sync_directory()
         return identity
     foreign = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]

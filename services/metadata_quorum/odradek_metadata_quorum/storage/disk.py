@@ -204,8 +204,8 @@ class DiskQueue(Protocol):
 
 
 class DiskThread:
-    """A `DiskQueue` with a thread of its own. Its queue stays short, because each caller submits its next job only
-    after `done` was called.
+    """A `DiskQueue` with a thread of its own. Its queue stays short, because callers with many jobs submit the next
+    one only after `done` was called.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, fatal: Fatal) -> None:

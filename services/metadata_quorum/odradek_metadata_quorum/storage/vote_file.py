@@ -65,7 +65,7 @@ class VoteFile:
         self._sequence, self.term, self.vote = sequence, term, vote
 
     def _make_durable(self) -> None:
-        """Write the record that was read again, and sync it, because it may be only in the page cache."""
+        """Write and sync once more the record that was read, because it may be only in the page cache."""
         self._write(self._sequence, self.term, self.vote)
 
     def _write(self, sequence: int, term: int, vote: int | None) -> None:

@@ -121,7 +121,7 @@ class WriteAheadLog:
         return self.entries[position][2] if 0 <= position < len(self.entries) else None
 
     def append(self, command: bytes, index: int, term: int) -> None:
-        """Append one entry in memory, and record it for the next write. `index` must be that after the last entry."""
+        """Append one entry in memory, and record it for the next write. `index` must be the last index plus 1."""
         last = self.entries[-1]
         assert index == last[1] + 1, (index, term, last[1:])
         assert term >= last[2], (index, term, last[1:])

@@ -42,7 +42,7 @@ class ShareLines:
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
         """Reserve an amount of the resource while the `with` block runs. Wait first until the amount is free.
 
-        An amount above the owner's whole share is reduced to that share, because the caller would otherwise wait
+        An amount above the owner's whole share is reduced to that share, because the caller could otherwise wait
         for ever.
         """
         amount = min(amount, self.shares.owner_max)

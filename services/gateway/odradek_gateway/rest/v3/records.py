@@ -292,8 +292,8 @@ async def _read_records(
                 )
         objects.close()
     except RestError as error:
-        # The remaining body cannot be divided into records, so the stream ends here. If the reason is that the gateway
-        # stops, the stream ends without an error: each record that was read gets a result, and the client can send the
+        # The remaining body cannot be divided into records, so the stream ends here. If it ends because the gateway
+        # stops, there is no error: each record that was read gets a result, and the client can send the
         # other records to another gateway.
         if error.status != 408 or not cluster.waits.is_stopping:
             await waiting.put(_refused(error))
