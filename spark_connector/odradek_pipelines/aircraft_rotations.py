@@ -76,7 +76,7 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
                 else:
                     current = (row.scheduled_s, row.scheduled_s, 1, row.distance or 0, row.origin)
                 changed[current[0]] = current
-            assert current is not None, "Spark calls with at least one row"
+            assert current is not None, "Spark calls handleInputRows with at least one row"
             self._current.update(current)
             for first, last, legs, distance, origins in changed.values():
                 yield Row(

@@ -136,7 +136,7 @@ class ExactlyOnce:
                 link.run(abort(query), timeout_s=_CALL_S_MAX)
             except (OdradekError, TimeoutError) as error:
                 _log.warning(
-                    "Failed to abort tasks of batch %d; they will be aborted later: %s",
+                    "Failed to abort tasks of batch %d; the cluster aborts them later: %s",
                     batch_id,
                     error,
                 )
@@ -190,7 +190,8 @@ class _Staged:
             self._link.run(self._task.abort(), timeout_s=MARGIN_S)
         except (OdradekError, TimeoutError) as error:
             _log.warning(
-                "Failed to abort a failed task; it will be aborted when its lease ends: %s", error
+                "Failed to abort a failed task; the cluster aborts it when its lease expires: %s",
+                error,
             )
 
 

@@ -117,13 +117,15 @@ class AuthenticationFailed(OdradekError):
 class AuthorizationFailed(OdradekError):
     """No ACL allows this client to make the call."""
 
-    default_hint = "ask an administrator for an ACL that allows it"
+    default_hint = "ask an administrator for an ACL that allows this operation"
 
 
 class UnsupportedOperation(OdradekError):
     """The broker does not support the call, or does not support these arguments."""
 
-    default_hint = "upgrade the broker, or check that the address is its gRPC listener"
+    default_hint = (
+        "upgrade the broker, or check that the address is that of the broker's gRPC listener"
+    )
 
 
 class UnknownTopic(OdradekError):

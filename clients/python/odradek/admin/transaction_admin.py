@@ -254,7 +254,7 @@ class TransactionAdmin:
         )
         if response.error_code:
             raise error_of(
-                response.error_code, f"forgetting steps of {query!r}", response.error_message
+                response.error_code, f"deleting the steps of {query!r}", response.error_message
             )
 
     async def producers(

@@ -501,7 +501,7 @@ def delete(
         missing = set(names).difference(user for user, _ in rows)
         if missing:
             fail(
-                f"these users do not exist or have no credential for that mechanism: {', '.join(sorted(missing))}"
+                f"these users do not exist, or have no credential of that --mechanism: {', '.join(sorted(missing))}"
             )
         if not dry_run:
             for user, kind in rows:

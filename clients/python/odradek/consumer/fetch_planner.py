@@ -430,7 +430,7 @@ class FetchPlanner:
             progress.is_looking_up = True  # This stays set until the program calls `seek`.
             self.raise_soon(
                 OffsetOutOfRange(
-                    f"{progress.name}: the topic was deleted and created again, so it has no position"
+                    f"{progress.name} has no position: its topic was deleted and created again"
                 )
             )
 
