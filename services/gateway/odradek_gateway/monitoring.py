@@ -144,7 +144,9 @@ def families_of(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetricFam
     for broker in snapshot.brokers:
         info.add_metric([str(broker.broker_id), broker.kafka_endpoint or broker.grpc_endpoint], 1)
     failed = GaugeMetricFamily(
-        "odradek_gateway_scrape_failed", "1 if this part could not be read in time", labels=["part"]
+        "odradek_gateway_scrape_failed",
+        "1 if this part could not be read, or not in time",
+        labels=["part"],
     )
     failed.add_metric(["offsets"], int(snapshot.starts is None or snapshot.ends is None))
     failed.add_metric(["groups"], int(snapshot.groups is None))

@@ -78,7 +78,7 @@ def why_stranger(
         return (
             f"the caller follows the metadata log {metadata.hex()}, this controller has"
             f" {metadata_incarnation_id.hex()}: the controllers lost their data directories and"
-            " started from nothing, or belong to another cluster. Restore their data directories, or correct"
+            " started a new log, or belong to another cluster. Restore their data directories, or correct"
             " controller.rpc.endpoints"
         )
     named = _ids(sent.get(_CONTROLLERS))
@@ -86,7 +86,7 @@ def why_stranger(
         return (
             f"the caller names the controllers {_list(named)}, but this controller's voters are"
             f" {_list(voters)}: correct controller.rpc.endpoints of the caller; or, if one controller's"
-            " controller.quorum.voters differs from the others', correct it there and format that"
+            " controller.quorum.voters differs from the others', correct that setting and format the"
             " controller again"
         )
     return ""

@@ -206,10 +206,10 @@ def _problem(key: jwt.PyJWK) -> str:
     if key.key_type not in ALGORITHMS.values():
         return f"kty {key.key_type} is not for public signatures"
     if key.public_key_use not in (None, "sig"):
-        return f"it is for {key.public_key_use}"
+        return f"its use is not sig, but {key.public_key_use}"
     if "d" in key._jwk_data:
         return "it is a private key, which only the signer should have"
     bits = getattr(key.key, "key_size", None)
     if key.key_type == "RSA" and (bits is None or bits < RSA_BITS_MIN):
-        return f"{bits} bits are too few"
+        return f"{bits} bits are too few for an RSA key"
     return ""

@@ -9,8 +9,8 @@ The middleware uses the first of these proofs that a request has. Proofs 2 and 3
      accepts. A request with a wrong header is refused even if its connection has a valid certificate.
   3. The client certificate of the connection.
 
-A refused request gets status 401 (with WWW-Authenticate), 403 or 429 and the usual error body. Each refusal is
-written to the audit log. Requests for liveness and readiness need no authentication.
+A refused request gets status 401 (with WWW-Authenticate), 403, 429 or, if no broker can check a password, 503, with the
+usual error body. Each refusal is written to the audit log. Requests for liveness and readiness need no authentication.
 """
 
 from __future__ import annotations

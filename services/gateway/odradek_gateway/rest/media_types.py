@@ -1,8 +1,8 @@
 """Media types of requests and responses, by which v2 clients and the gateway agree on formats.
 
 The Content-Type of a produce request names its embedded format (`application/vnd.kafka.json.v2+json`);
-`application/json` and `*/*` are accepted where the format has a default. A wrong Content-Type is refused with 415,
-and an Accept header that allows no available media type with 406.
+`application/json` means the format `binary`. In an Accept header, `*/*` allows every format. A wrong Content-Type is
+refused with 415, and an Accept header that allows no available media type with 406.
 
 If neither the request nor the response has records, an embedded format has no meaning, but many clients send the same
 headers with every request. A route without records therefore accepts the media types of all formats and of both

@@ -240,7 +240,7 @@ def _duplicate_refusal(
         return Outcome(
             error=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             message=f"broker id {request.broker_id} is in use by a live broker with another data "
-            "directory: set another node.id for this broker, or stop the live one",
+            "directory: set another node.id for this broker, or stop the live broker",
         )
     return None
 

@@ -351,15 +351,15 @@ def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int)
         return (
             f"the peer supports versions {message['version']} to"
             f" {message.get('version_max', message['version'])} of the protocol between controllers, this"
-            f" controller {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION_MAX}: upgrade the older of"
-            " the two"
+            f" controller {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION_MAX}: upgrade the controller with the older"
+            " release"
         )
     if message["cluster_id"] != cluster_id:
         return f"the peer belongs to cluster {message['cluster_id']!r}, not {cluster_id!r}"
     if message["node_id"] != peer_id:
         return f"the peer is controller {message['node_id']}, not {peer_id}"
     if message["target_id"] != node_id:
-        return f"the peer expects controller {message['target_id']} at this address, this is controller {node_id}"
+        return f"the peer expects controller {message['target_id']} at this address, but this is controller {node_id}"
     return None
 
 

@@ -154,7 +154,7 @@ def _join_entries(message: Message) -> None:
     """
     commands, terms = message.pop("commands"), message.pop("terms")
     if len(commands) != len(terms):
-        raise WireError("append_entries has columns of different lengths")
+        raise WireError("append_entries has different numbers of commands and terms")
     if not all(type(command) is bytes and command for command in commands):
         raise WireError("append_entries has a command that is empty or not bytes")
     last = message["prevLogTerm"]

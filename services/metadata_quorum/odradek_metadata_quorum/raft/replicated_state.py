@@ -128,7 +128,7 @@ class ReplicatedState:
         applied_bytes = 0
         for command, index, term in self._log.entries[applied + 1 - first : end + 1 - first]:
             if index != applied + 1:
-                engine.halt(f"entry {applied + 1} is missing, the next entry in the log is {index}")
+                engine.halt(f"entry {applied + 1} is missing; the next entry in the log is {index}")
                 return
             if command[:1] == COMMAND_REGULAR:
                 try:
