@@ -165,8 +165,8 @@ def _item(version: int, item: Any) -> CommitItem:
 
 
 CommittedTopic: TypeAlias = tuple[str, bytes, list[tuple[int, int]]]
-"""A topic of an OffsetCommit response: its name and id, of which one is empty as in the request, and the index and
-error code of each partition.
+"""A topic of an OffsetCommit response: its name and its id as in the request (`CommitTopic`), and the index and error
+code of each partition.
 """
 
 

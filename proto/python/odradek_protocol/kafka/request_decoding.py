@@ -87,8 +87,8 @@ def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
 def decode_request_in_steps(
     key: ApiKey, version: int, body: ByteBuffer
 ) -> Generator[None, None, Message]:
-    """Decode like `decode_request`, but as a generator that yields after each array item, for long requests. The
-    generator returns the message.
+    """Decode like `decode_request`, but as a generator, for long requests. It yields at its start and after each array
+    item that is not a number, and returns the message.
     """
     decoder = _decoders_in_steps.get((key, version))
     if decoder is None:
@@ -111,7 +111,7 @@ def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) 
             obj.group_id = str(data[pos:pos + n1], "utf-8"); pos += n1
             obj.generation_id = unpack_from(">i", data, pos)[0]; pos += 4
             ...
-            if pos != end: raise Malformed(...)
+            if end - pos > 8 or pos > end: raise Malformed(...)
             return obj
     """
     generated = _generated(message, version, is_flexible=is_flexible, in_steps=False)
@@ -131,8 +131,8 @@ def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) 
 def compile_decoder_in_steps(
     message: type[Message], version: int, *, is_flexible: bool
 ) -> RequestSteps:
-    """Generate a generator function that decodes like the function of `compile_decoder`, but yields after each array
-    item.
+    """Generate a generator function that decodes like the function of `compile_decoder`, but yields at its start and
+    after each array item that is not a number.
 
     So the decoding of a long request can be spread over many iterations of the event loop. The generator returns the
     message.

@@ -475,10 +475,11 @@ _REPLAY: Final[dict[type[MetadataRecord], Callable[[MetadataImage, Any, Metadata
 class MetadataDelta:
     """The changes that one or more calls of `MetadataImage.replay` made, so that a broker need not compare images.
 
-    The delta has the keys of all changed objects, and for topics, partitions and brokers their former states (None if
-    they did not exist). The present states are in the image. `is_of_snapshot` means that the image was replaced by the
-    image of a snapshot. Objects that are missing in the new image were deleted by records that this process has not
-    replayed, provided that both images belong to the same metadata log.
+    The delta has the keys of changed objects. For partitions and brokers it also has the former states (None if they
+    did not exist), and for deleted topics the last ones. The present states are in the image. Changes of producer ids,
+    controllers and the incarnation are not included. `is_of_snapshot` means that the image was replaced by the image of
+    a snapshot. Objects that are missing in the new image were deleted by records that this process has not replayed,
+    provided that both images belong to the same metadata log.
     """
 
     is_of_snapshot: bool = False

@@ -7,7 +7,8 @@
  *      items, that number is compared with the number that the remaining bytes can encode.
  *   2. Operations that may run other Python code (reading arguments, buffers and sequences) happen before the first
  *      byte is written, because such code may call a method of the same object.
- *   3. A method changes the state of its object in one step at its end, or not at all.
+ *   3. If a method fails, its object is as before the call. Only `RecordColumns.finish` empties its object in that
+ *      case, too.
  *
  * The file uses the limited API of CPython 3.11, so one build works with every later version.
  */
@@ -1133,7 +1134,7 @@ static int binary_mark_null(Binary *binary) {
     return 0;
 }
 
-/* The caller has reserved the memory. */
+/* The caller has reserved the memory for the offset and the data. */
 static inline int binary_append(Binary *binary, const uint8_t *data, int64_t length) {
     if (length < 0) {
         if (binary_mark_null(binary) < 0) return -1;
@@ -1453,7 +1454,7 @@ static PyType_Spec record_columns_spec = {
  * of remaining bytes before anything is read or allocated. */
 
 enum {
-    WIRE_ITEMS_MAX = 10000,       /* request_decoding.ITEMS_MAX */
+    WIRE_ITEMS_MAX = 10000,       /* api_keys.ITEMS_MAX */
     WIRE_STRING_MAX = 32767,      /* request_decoding.STRING_BYTES_MAX */
     WIRE_TOPIC_NAME_MAX = 249,    /* identity.TOPIC_NAME_BYTES_MAX */
     TOPIC_ID_BYTES = 16,
@@ -1697,7 +1698,8 @@ static int produced_topic_open(PyObject *topic, int64_t version, ProducedTopic *
     return out->name_bytes <= WIRE_TOPIC_NAME_MAX;
 }
 
-/* Writes the five numbers of a partition's result. Returns NULL if they are not five numbers of the right sizes. */
+/* Writes the five numbers of a partition's result (four before version 5), and that there are no error texts. Returns
+ * NULL if the result is not a tuple of five numbers of the right sizes. */
 static uint8_t *produced_write(uint8_t *out, PyObject *result, int64_t version) {
     static const int sizes[5] = {4, 2, 8, 8, 8};
     int fields = version >= PRODUCE_WITH_START ? 5 : 4;
@@ -1767,8 +1769,9 @@ static PyObject *codec_usual_produced(PyObject *module, PyObject *const *args, P
     return PyBytes_FromStringAndSize((const char *)buffer, out - buffer);
 }
 
-/* Returns (record count, max timestamp, producer id, producer epoch, base sequence) if the bytes are exactly one valid
- * batch that is neither compressed nor transactional nor a control batch. Otherwise returns None. */
+/* Returns (record count, max timestamp, producer id, producer epoch, base sequence) if the bytes are exactly one batch
+ * with a valid header and CRC that is neither compressed nor transactional nor a control batch. Otherwise returns
+ * None. */
 static PyObject *codec_usual_batch(PyObject *module, PyObject *buffer) {
     (void)module;
     Py_buffer view;
@@ -1842,7 +1845,7 @@ static Py_ssize_t shape_width(Shape shape) {
     return width;
 }
 
-/* Returns whether all bytes of the shape are known and its brackets are paired. Sets ValueError if not. */
+/* Returns whether all bytes of the shape are known and its brackets are paired. Sets an exception if not. */
 static int shape_open(PyObject *bytes, Shape *shape) {
     char open[SHAPE_DEPTH_MAX];
     int depth = 0, is_valid = 1;

@@ -299,7 +299,7 @@ def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
 def check_batch(
     size_bytes: int, record_count: int, base_offset: int, last_offset_delta: int
 ) -> None:
-    """Raise CorruptBatch if `size_bytes` bytes are too few for so many records, or if offsets exceed 64 bits."""
+    """Raise CorruptBatch if `size_bytes` is too small for the records, or an offset is negative or exceeds 64 bits."""
     if not 0 <= record_count <= size_bytes // RECORD_BYTES_MIN:
         raise CorruptBatch(
             f"the batch claims {record_count} records, which do not fit its {size_bytes} bytes"
