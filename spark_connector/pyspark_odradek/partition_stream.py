@@ -6,8 +6,8 @@ of the `ProcessLink`, and the task takes chunks of records from a queue. The cre
 queue: when the task takes a chunk, the chunk's bytes are granted to the broker again.
 
 A fetch stream ends if the leader moves, dies, or sends nothing for SILENCE_S_MAX. The next stream goes to the new
-leader or, with the option `rack`, to the replica that the leader names. The task fails only if it makes no progress
-for the whole poll timeout. Offsets that were deleted are reported as data loss.
+leader or, with the option `rack`, to the replica that the leader names. The task fails if it makes no progress for the
+whole poll timeout, or after an error that is not retriable. Offsets that were deleted are reported as data loss.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """At least once: every order is shipped. If this program dies before it commits, some orders are processed again.
 
-This is the usual way for work that may be repeated. Offsets are committed *after* the records were processed. After a
-restart, the program starts at the last committed offset, so it processes again the records that it had not committed.
-Instead of explicit commits, `auto_commit` can commit the processed records at intervals.
+This recipe is the usual one for work that may be repeated. Offsets are committed *after* the records were processed.
+After a restart, the program starts at the last committed offset, so it processes again the records that it had not
+committed. Instead of explicit commits, `auto_commit` can commit the processed records at intervals.
 
     python at_least_once.py [TOPIC] [FILE]     appends a line to FILE for each order
 """

@@ -1,8 +1,8 @@
 """At most once: each reminder is sent once or, if this program dies after the commit, not at all.
 
-This is for work that must not be repeated and may be skipped, such as reminders or samples. Offsets are committed
-*before* the records are processed. After a restart, the program continues after the last committed offset, whether or
-not the records before it were processed.
+This recipe is for work that must not be repeated and may be skipped, such as reminders or samples. Offsets are
+committed *before* the records are processed. After a restart, the program continues at the last committed offset,
+whether or not the records before this offset were processed.
 
     python at_most_once.py [TOPIC] [FILE]     appends a line to FILE for each reminder
 """

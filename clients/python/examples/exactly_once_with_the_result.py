@@ -1,10 +1,10 @@
 """Exactly once: the offset is stored together with the result, in one transaction of the database.
 
-This is for results in a database or a file. Each batch of payments changes the balances and the next offset, all
-together or not at all. At the start, and whenever the group assigns a partition, reading starts at the offset in the
-*database*. The group only assigns partitions; its committed offsets are not used. If the group has removed a program
-that is still running, and another program has already applied the same payments, the offset in the database shows
-this, and the transaction of the removed program is rolled back.
+This recipe is for results in a database or a file. Each batch of payments changes the balances and the next offset,
+all together or not at all. At the start, and whenever the group assigns a partition, reading starts at the offset in
+the *database*. The group only assigns partitions; its committed offsets are not used. If the group has removed a
+program that is still running, and another program has already applied the same payments, the offset in the database
+shows this, and the transaction of the removed program is rolled back.
 
     python exactly_once_with_the_result.py [TOPIC] [DATABASE]     payments are b"ACCOUNT AMOUNT"
 """

@@ -1,9 +1,9 @@
 """Idempotent consumer: events are delivered at least once, but each event takes effect once, because of its id.
 
-This is for topics that may contain duplicates, for example because a service retried or a file was imported again. The
-id of an event (its key) and its effect are written in one transaction; an event whose id is already stored has no
-effect. Offsets are committed afterwards, as in at_least_once.py. If a commit is lost, events are read again, without a
-second effect.
+This recipe is for topics that may contain duplicates, for example because a service retried or a file was imported
+again. The id of an event (its key) and its effect are written in one transaction; an event whose id is already stored
+has no effect. Offsets are committed afterwards, as in at_least_once.py. If a commit is lost, events are read again,
+without a second effect.
 
     python idempotent_consumer.py [TOPIC] [DATABASE]     the key is the event's id, the value a number to add up
 """

@@ -1,7 +1,7 @@
 """Functions that convert objects to the bytes of keys and values, and back.
 
 A serializer takes an object and returns bytes. A deserializer takes bytes and returns an object. For None (a null key,
-or the value of a tombstone), both return None. Pass them to a producer or consumer:
+or the value of a tombstone), both return None. Pass serializers to a producer, and deserializers to a consumer:
 
     client.producer(value_serializer=serializers.json)
     client.consumer("orders", value_deserializer=serializers.from_json)

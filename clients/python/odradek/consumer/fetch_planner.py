@@ -14,8 +14,9 @@ partitions that changed. If thousands of partitions changed, they are planned in
 between the calls.
 
 A partition becomes ready again when its leader changes, its stream breaks, or the broker responds with a retriable
-error (after a pause). It becomes unpositioned when its fetch offset is out of range, if there is a reset policy. Errors
-that are not retriable are stored in `errors`, and the next read raises them.
+error (after a pause). It becomes unpositioned when its fetch offset is out of range; with the reset policy "error", the
+next read then raises an error, and the partition waits for `seek`. Errors that are not retriable are stored in
+`errors`, and the next read raises them.
 
 A position is valid for one topic id only. If a topic is deleted and created again, its partitions are read from the
 beginning, because all records of the new topic are new to the program; with the policy "error", the next read raises an
