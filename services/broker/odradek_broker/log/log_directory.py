@@ -548,7 +548,7 @@ class LogDirectory:
                         self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
                 except OSError as error:
                     raise self.health.fail_to_write(
-                        f"saving the state at the stop in {self.path}", error
+                        f"writing the clean marker in {self.path}", error
                     ) from error
             return is_whole
         finally:

@@ -465,7 +465,7 @@ class PartitionLog:
         """
         if self._is_truncating or self._health.full is not None:
             return None
-        with self._health.writing(f"looking for old segments of {self.directory}"):
+        with self._health.writing(f"looking for segments to compact in {self.directory}"):
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob) -> None:

@@ -533,7 +533,9 @@ class DirectoryHealth:
         return full
 
     def fail_to_read(self, operation: str, error: OSError) -> StorageFailed:
-        """Return the exception for a failed read: StorageRefused if the disk is not at fault, else StorageFailed."""
+        """Return the exception for a failed read: StorageFailed if the disk is at fault, LogDamaged if the content is
+        damaged, and otherwise StorageRefused.
+        """
         if error_class(error) is ErrorClass.DISK:
             return self.fail(operation, error)
         text = _described(operation, error)

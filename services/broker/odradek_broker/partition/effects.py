@@ -291,8 +291,8 @@ class PartitionFailed(Struct, frozen=True, kw_only=True, gc=False):
     """Report that this replica failed with `reason` and stays offline (rule R11).
 
     After a storage failure the host takes the whole log directory offline and reports the directory in the heartbeat.
-    After an internal error (`is_bug`) only this partition goes offline, and each heartbeat from now on asks the
-    controller to elect another leader for it.
+    After BugFound (`is_bug`) only this replica goes offline, and each heartbeat from now on asks the controller to
+    treat the replica as fenced.
     """
 
     reason: str

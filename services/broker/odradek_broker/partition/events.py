@@ -81,7 +81,9 @@ class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
-    """The topic was deleted from the image. The replica responds to all requests with UNKNOWN_TOPIC_ID from now on."""
+    """The topic was deleted, or the image no longer assigns the replica to this broker. The replica responds to all
+    requests with UNKNOWN_TOPIC_ID from now on.
+    """
 
 
 class ProducerBatch(Struct, frozen=True, gc=False):
@@ -249,16 +251,14 @@ class LogStartAdvanced(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """A write, sync or truncation of this replica's log failed, or the CRC of one of its batches does not match (rule
-    R11).
-    """
+    """A write, sync or truncation of this replica's log failed, or the data directory is offline (rule R11)."""
 
     reason: str
 
 
 class BugFound(Struct, frozen=True, kw_only=True, gc=False):
     """The host's code or `Replica.step` raised an AssertionError or another unexpected exception while it worked for
-    this replica.
+    this replica, or the replica's log is damaged on disk and another replica is in sync.
     """
 
     reason: str

@@ -1,8 +1,8 @@
 """The leader: the work of a replica while it leads in one leader epoch.
 
 A replica becomes the leader when the image names it with a higher leader epoch (rule R1). It adds the epoch at its log
-end, keeps its high watermark, and knows nothing of its followers yet. It stops leading when the next epoch begins, the
-topic is deleted or its storage fails. The next epoch begins without anything that this leader knew of its followers.
+end, keeps its high watermark, and knows nothing of its followers yet. It stops leading when the next epoch begins, or
+the replica is removed or fails. The next epoch begins without anything that this leader knew of its followers.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> RespondToProduce
     several:   ProducesRequested -> Append of all their batches, then as above

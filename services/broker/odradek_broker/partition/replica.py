@@ -2,7 +2,7 @@
 
     IDLE <--> LEADER <--> FOLLOWER <--> IDLE            whenever the image's leader epoch rises
     any role -- StorageFailed, BugFound --> FAILED      until the broker restarts
-    any role -- PartitionRemoved --> IDLE               for good: the topic was deleted
+    any role -- PartitionRemoved --> IDLE               for good: this broker has no such replica any more
 
 The metadata image decides the role. The replica applies the partition's states in the order of the metadata feed, and
 ignores a state with a lower partition epoch. Each higher leader epoch gets a new `Leader` object, even when the same
@@ -230,7 +230,7 @@ class Replica:
     ) -> Sequence[Effect]:
         """Stop acknowledging and sending data (rule R11).
 
-        After an internal error the log itself is intact, so the replica stays in the ISR.
+        The host reports the failure to the controller, which then treats this replica as fenced.
         """
         if self.role is Role.FAILED:
             return ()

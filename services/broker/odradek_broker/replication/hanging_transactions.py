@@ -170,8 +170,8 @@ class HangingTransactions:
     async def find(
         self, topic: TopicName | None, *, older_than_ms: int | None
     ) -> list[HangingReport]:
-        """Return the transactions that have been open for `older_than_ms`, and what the coordinators respond about
-        each.
+        """Return up to CHECKED_MAX transactions that have been open for `older_than_ms`, and what the coordinators
+        respond about each.
 
         With None, return those that have been open for longer than any transaction timeout. The time counts from
         the moment when this broker first saw a transaction, so the transaction may have been open for longer.

@@ -165,8 +165,8 @@ class Surroundings(Protocol[Host_contra]):
         """
 
     def partition_broke(self, host: Host_contra, reason: str) -> None:
-        """Report to the controller that an internal error took this replica offline, so that the controller elects
-        another leader.
+        """Report to the controller that an internal error, or damage of the log, took this replica offline, so that the
+        controller elects another leader.
         """
 
     @property

@@ -428,8 +428,8 @@ class PartitionTable:
         return state is not None and any(b != self._broker_id for b in state.isr)
 
     def partition_broke(self, host: PartitionHost, reason: str) -> None:
-        """Report to the controller that this replica went offline after an internal error, so that another replica is
-        elected.
+        """Report to the controller that an internal error, or damage of the log, took this replica offline, so that
+        another replica is elected.
 
         If more than BROKEN_MAX replicas fail, the errors probably have a common cause, so the whole data directory goes
         offline.

@@ -278,8 +278,8 @@ class DirectoryLoad:
     ) -> None:
         """Write lower recovery points, because bytes below the old points were lost, and new appends will replace them.
 
-        This happens before any append. The high watermark checkpoint keeps the offset that was durable, so that a crash
-        before the registration does not hide the loss.
+        This happens before any append. The high watermark checkpoint gets an offset above the log end, so that after a
+        crash before the registration, the next start finds the loss again.
         """
         try:
             self.high_watermarks.write(watermarks, self.high_watermarks.ticket())

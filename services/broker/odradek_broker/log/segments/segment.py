@@ -582,8 +582,8 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Replace the mark at the end of the names of all files of the segment. The `.log` file is renamed last: a
-        restart in between would delete indexes without a `.log` file.
+        """Replace the mark at the end of the names of all files of the segment. The `.log` file is renamed last,
+        because a start deletes indexes for which no `.log` file has the same mark.
         """
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = self.path(suffix)
