@@ -186,7 +186,7 @@ def read_kafka_properties(path: Path) -> dict[str, str]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        text = data.decode("latin-1")  # Java reads properties in this encoding
+        text = data.decode("latin-1")  # the encoding in which Java reads properties
     text = text.replace("\r\n", "\n").replace("\\\n", "")
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line[0] in "#!":

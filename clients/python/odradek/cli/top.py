@@ -61,7 +61,7 @@ class Look:
         field(default_factory=dict)
     )
     problem: str = ""
-    """The first error of a request; empty if all requests succeeded."""
+    """That there is no active controller, or else the first error of a request; empty if there is neither."""
 
 
 def top(

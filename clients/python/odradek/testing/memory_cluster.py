@@ -167,8 +167,8 @@ class MemoryCluster(MemoryState):
         self.move_leader(name, index, partition.leader_id)
 
     def time_out_transaction(self, transactional_id: str) -> None:
-        """Abort the open transaction of this transactional id, as if its timeout had passed. After a call of `abort`,
-        its producer can continue.
+        """Abort the open transaction of this transactional id, as if its timeout had passed. After the program
+        has called `Transaction.abort`, the producer can begin another transaction.
         """
         self.transactions.time_out(transactional_id)
 
