@@ -117,7 +117,7 @@ class LogDirectory:
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
-        # Damage marks of logs that were truncated. They are deleted when the controller knows of the loss.
+        # Damage marks of logs that have lost bytes. They are deleted when the controller knows of the loss.
         self._damage_marks: list[Path] = []
         # The paths of `stray.json` in restored logs. These files are deleted after the next checkpoint.
         self._returned: list[Path] = []

@@ -201,7 +201,7 @@ class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
     """Ask the coordinator of the transactional id whether this partition belongs to the producer's open transaction.
 
     In mode ADD the coordinator adds the partition to the transaction. The host reports TransactionVerified with the
-    same `guard`, or no event if the coordinator has not responded by `deadline_ms`.
+    same `guard`, also if no coordinator could be asked. After `deadline_ms` the replica ignores this event.
     """
 
     guard: int

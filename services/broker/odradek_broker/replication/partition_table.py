@@ -510,8 +510,8 @@ class PartitionTable:
         """Pass a Tick to every awake replica every `tick_ms`, one slice of them at a time, until cancelled.
 
         Any event wakes a replica. After a Tick the replica sleeps again unless it waits for a point in time. At a Tick
-        a leader checks its followers' lag, with a clock that also advances while the machine is suspended. So before
-        each slice this method detects stalls of the event loop, with the same clock.
+        a leader checks its followers' lag, with a clock that also advances while the machine is suspended. The lag must
+        not include a stall of the event loop, so before each slice this method detects stalls, with the same clock.
         """
         event = ev.Tick()
         before_ms = self.clock.boottime_ms()

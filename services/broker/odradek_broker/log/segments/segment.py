@@ -427,7 +427,7 @@ class Segment:
     def _rebuilt_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
         fresh = Segment(self._storage, Path(self._directory), self.base_offset)
         offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
-        # A later read of the damaged batch, or of a batch after it, raises the error again.
+        # The error is not lost: a later read of the damaged batch, or of a batch after it, raises it again.
         with contextlib.suppress(CorruptBatch):
             fresh.note_all(walk_headers(file, 0, self.size_bytes))
         self.has_markers |= fresh.has_markers

@@ -39,7 +39,7 @@ class SegmentList:
     def __init__(self, segments: list[Segment], open_files: OpenFiles) -> None:
         self._open_files = open_files
         for segment in segments:
-            segment.close()  # the event loop opens the file again at its next use
+            segment.close()  # recovery has opened the file; the event loop opens it again when it uses it
         self._put(segments)
         # Closed segments with an open file, the most recently used one last. A tuple, because most logs have no such
         # segment, and an empty list takes 56 bytes.

@@ -1,7 +1,7 @@
 """Syncs and truncations of one replica's log, which run on disk threads, and the handling of damage found on the disk.
 
 A sync that is requested while another sync runs starts when the running sync ends, and covers everything that was
-appended until then (group commit). Results reach the replica as events, in a later iteration of the event loop.
+appended until then (group commit). Results reach the replica as events, after the step that requested the work.
 """
 
 from __future__ import annotations

@@ -195,8 +195,8 @@ class LeaderStream:
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
         if self._cold_waiting and self._cold_reads_left() > 0:
-            # The hosts that were let through needed no read from the disk, so the next waiting hosts can be let
-            # through.
+            # The hosts that `_admit_cold` let continue needed no read from the disk, so the next waiting hosts may
+            # continue.
             self._wake.set()
         return None if messages.is_empty else messages.encode()
 
