@@ -53,7 +53,7 @@ class FetchCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfEpochCall:
-    """A client's OffsetsForLeaderEpoch request: at which offset does a leader epoch end?"""
+    """A client's OffsetForLeaderEpoch request: at which offset does a leader epoch end?"""
 
     call_id: int
     partition: TopicIdPartition
@@ -92,7 +92,7 @@ class LatestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """The response to any request. `leader_epoch` is that of the broker's metadata, and clients store it."""
+    """The response to any request. Clients store `leader` and `leader_epoch`, as the broker knows them."""
 
     call_id: int
     error_code: ErrorCode

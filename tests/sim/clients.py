@@ -64,7 +64,7 @@ class Connection:
                 self.leader, self.leader_epoch = state.leader, state.leader_epoch
 
     def open(self, broker_id: int, on_response: Any, on_closed: Any) -> bool:
-        """Close the connection and open a new one. Return False if no process listens on that broker."""
+        """Close the connection and open a new one. Return False if the broker cannot be reached, or does not serve."""
         self.close()
         node = self.cluster.brokers.get(broker_id)
         network = self.cluster.network

@@ -38,7 +38,7 @@ class ConsumerMember(Member):
         self.member_id = MemberId("")
         self.epoch = 0
         self.topics: tuple[TopicName, ...] = TOPICS
-        # Whether the next heartbeat must have all fields, because the last one may not have arrived.
+        # Whether the next heartbeat must have all fields: the last one may not have arrived, or a field has changed.
         self._tells_all = True
         self._is_leaving = False
 

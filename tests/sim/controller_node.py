@@ -45,7 +45,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "handle_delete_topics": topics.delete_topics,
     "handle_elect_leaders": leaders.elect_leaders,
 }
-"""The handlers, by the names that the simulated network uses for them."""
+"""The controller's handlers of the administrator's requests, by the names that these requests contain."""
 CLUSTER_ID = "simulated"
 RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, int], Any]]] = {
     "Register": (wire.register_request, registration.register, wire.register_response),

@@ -109,8 +109,8 @@ class OracleLog:
 
     @property
     def on_disk_end(self) -> int:
-        """The end of the bytes that this process or an earlier one has synced. A new process syncs all of
-        them again.
+        """The end of the bytes that this process or an earlier one has synced. The log's `durable_end_offset` does not
+        count all syncs of earlier processes.
         """
         return max(self.log.durable_end_offset, self._synced_before)
 

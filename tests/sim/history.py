@@ -1,4 +1,4 @@
-"""The history of the simulated clients' operations, and the checks (P1-P7, P12, P17, P18) that it must pass.
+"""The history of the simulated clients' operations, and the checks (P1-P6, P12, P17, P18) that it must pass.
 
 The checker knows nothing of brokers. Its input is the operations of all clients, each with its outcome (`ok`; `fail`:
 definitely not done; `unknown`), and at the end the records below the high watermark of each replica of each partition.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.sim.data_directory import OracleLog
     from tests.sim.metadata_log import Entry
 
-LEASE_US_MAX = int(2_400 * MS * 1.08)  # clocks drift by up to 5 %
+LEASE_US_MAX = int(2_400 * MS * 1.08)  # a clock is up to 5 % slow; the rest is a margin
 
 
 WATCHED = frozenset({fx.HighWatermarkMoved, fx.RoleChanged, fx.TruncateTo, fx.ResetLog})

@@ -150,8 +150,8 @@ class Member:
     # --- requests ---------------------------------------------------------------------------------
 
     async def ask(self, request: Any, *, patience_s: float = ATTEMPT_S) -> Any:
-        """Send one request, and return the response. Raises Unanswered if it is unknown whether the request was
-        executed.
+        """Send one request, and return the response. Raises Unanswered if the coordinator is not found, does not
+        respond or refuses the request.
         """
         assert self.process is not None
         assert self._loop is not None

@@ -70,7 +70,7 @@ class Nemesis:
         self.is_stopped = True
 
     def heal(self) -> None:
-        """Repair the network, and start all machines and disks again."""
+        """Repair the network and the disks, and start all machines again."""
         self.stop()
         for node in self.cluster.brokers.values():
             node.disk.spare()
@@ -106,7 +106,9 @@ class Nemesis:
         self.scheduler.after(self._pause(), self._strike)
 
     def _undamage(self) -> None:
-        """Treat a broker's copies as complete again when it is in the ISR of all its partitions."""
+        """Treat a broker's copies as complete again when it has reported its losses to the controller, and is in the
+        ISR of all its partitions.
+        """
         image = self.cluster.log.image
         for broker_id in sorted(self.damaged):
             node = self.cluster.brokers[broker_id]

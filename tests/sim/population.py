@@ -223,7 +223,9 @@ class Population:
             member.die()
 
     def suspended_groups(self) -> list[GroupId]:
-        """Return the groups whose partition of `__consumer_offsets` lost more copies than its durability survives."""
+        """Return all groups if a partition of `__consumer_offsets` lost more copies than its durability survives,
+        otherwise none.
+        """
         suspended = self.cluster.invariants.suspended
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
         if topic is None:

@@ -36,7 +36,8 @@ SETTLED_US_MAX = 60 * SECOND  # P9, P15: time until groups are stable
 FULL_ISR_US_MAX = 120 * SECOND  # P15: time until all partitions have their full ISR
 START_US_MAX = 20 * SECOND
 OPERATIONS_MIN = 300
-# A seed creates few reference cycles, and the search for cycles took a tenth of the seed's time.
+# A seed creates few reference cycles, so Python searches for cycles less often than by default. The search took a tenth
+# of the seed's time.
 GC_THRESHOLDS = (50_000, 20, 100)
 FAULTS_MIN = 8
 

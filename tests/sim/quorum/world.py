@@ -169,7 +169,9 @@ class World:
         self.disks[node_id].crash()
 
     def _interrupt(self, node_id: int) -> None:
-        """End a process of a voter. A running disk job stops at some call, or completes without being reported."""
+        """End a process of a voter. A waiting disk job is not begun, stops at some call, or completes without being
+        reported.
+        """
         node = self._end(node_id)
         if node is None or node.dead is not None:
             return

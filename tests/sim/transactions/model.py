@@ -6,10 +6,10 @@ every reachable state, and returns the first one in which an invariant is violat
 state.
 
 At some moment coordinator 2 replaces coordinator 1, which does not notice this. A record that coordinator 1 has
-appended, and that it has not seen committed, survives or does not. Messages are a set that only grows, and each message
+appended, and does not know to be committed, survives or is lost. Messages are a set that only grows, and each message
 may be delivered at any time, so messages are lost, duplicated and delayed. A producer with transaction.version 2 writes
-to both partitions in epochs 0 and 1, commits or aborts, and its transaction may be aborted by the time-out; its late
-batches are those of a zombie. Batches and markers in the log of a partition are replicated at once.
+to both partitions in epochs 0 and 1 and commits, or the time-out aborts its transaction; its late batches are those of
+a zombie. Batches and markers in the log of a partition are replicated at once.
 
 The invariants have the numbers that they have in the simulator:
 
@@ -18,7 +18,7 @@ The invariants have the numbers that they have in the simulator:
     T4  when the completion is committed, every registered partition has the marker
     T5  a batch's transaction has registered the partition, and has no marker before the batch
     T6  no batch has an epoch below that of an earlier marker
-    T9  no coordinator appends a marker after the partition knows a newer coordinator
+    T9  no partition appends a coordinator's marker after it knows a newer coordinator
     WC  no transaction is committed that its producer did not commit ("wrong commit")
 """
 

@@ -7,9 +7,9 @@ and the data partitions. It decodes records with the production code's codecs, a
     T2    a marker has the outcome of a decision that was committed before
     T3    a transaction has one decision, and a marker ends no other transaction
     T4    when a transaction is over, each of its partitions has a marker below the high watermark
-    T5    a batch's transaction has registered the partition before the batch, and has its marker
-          after the batch
+    T5    a batch's transaction has registered the partition before the batch, and has its marker after the batch
     T6    no batch of a producer has an epoch below that of an earlier marker
+    T7    a read_committed reader passes no record of an open transaction
     T8    a read_committed reader gets exactly the committed records of its range
     T9    the end of a transaction that is confirmed to a client is committed; no broker appends a
           marker of a coordinator that it knows to be replaced

@@ -43,7 +43,7 @@ from tests.sim.transactions.transactional_producer import (
 
 STORM_US: Final = 20 * SECOND
 SETTLED_US_MAX: Final = 90 * SECOND
-RESTARTED: Final = 0.4  # the chance that a client is killed, every two seconds
+RESTARTED: Final = 0.4  # the chance that a client has a fault, about every two seconds
 _FSYNC: Final = (("min.insync.replicas", "2"), ("durability", "fsync"))
 TOPICS: Final = (
     NewTopic(name=DATA_TOPIC, partition_count=3, replication_factor=3, configs=_FSYNC),
