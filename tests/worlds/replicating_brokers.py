@@ -1,5 +1,5 @@
 """Brokers that replicate to each other in one process: the production code's table, hosts,
-servicer, links and streams.
+sessions, links and streams.
 
 Only their surroundings are replaced: directories are in memory (`MemoryStorage`), the disk's pool
 has no threads and may be paused (`StepPool`), a stream is two queues, and the controller is a list of
@@ -166,7 +166,7 @@ class LeaderEnd:
 
 
 class MemoryBroker:
-    """One broker: what `process.py` assembles for replication, over a directory in memory."""
+    """One broker: the objects that the class `Broker` creates for replication, with a directory in memory."""
 
     def __init__(self, cluster: MemoryCluster, broker_id: int, settings: ReplicaSettings) -> None:
         self.broker_id = BrokerId(broker_id)
