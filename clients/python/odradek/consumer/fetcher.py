@@ -347,7 +347,7 @@ class Fetcher:
                 if data.HasField("leader"):
                     name = TopicPartition(data.topic, data.partition)
                     self._cluster.hint(name, data.leader)
-            elif data.preferred_read_replica > 0 and self._options.client_rack:
+            elif data.preferred_read_replica >= 0 and self._options.client_rack:
                 self._follow(TopicPartition(data.topic, data.partition), data)
                 needs_plan = True
         if needs_plan:
