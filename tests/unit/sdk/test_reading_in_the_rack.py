@@ -64,3 +64,16 @@ async def test_the_named_replica_may_be_broker_0(
     async with client.consumer("t", auto_offset_reset="earliest", client_rack="near") as consumer:
         assert numbers(await read(consumer, 5)) == list(range(5))
     assert rack.reads_of[:2] == [LEADER, FOLLOWER]
+
+
+async def test_a_replica_whose_address_is_unknown_does_not_end_the_reading(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack = RackOfTheFollower(named=7)
+    monkeypatch.setattr(memory_broker, "_look", rack.look)
+    await fill(client, 5)
+    async with client.consumer("t", auto_offset_reset="earliest", client_rack="near") as consumer:
+        assert not await consumer.getmany(300)
+        assert rack.reads_of.count(LEADER) > 1
+        rack.named = FOLLOWER
+        assert numbers(await read(consumer, 5)) == list(range(5))

@@ -223,6 +223,12 @@ class FetchPlanner:
         self._stop(progress)
         self._add(progress, endpoint, leader_epoch)
 
+    def replica_unknown(self, name: TopicPartition, now_ms: int) -> None:
+        """Fetch from the leader again after a pause, because the address of the recommended replica is not known."""
+        progress = self.partitions[name]
+        self._stop(progress)
+        self._pause_for_a_while(progress, now_ms)
+
     def position_found(self, name: TopicPartition, lookup_ms: int, offset: int) -> None:
         """Apply the result of a look-up, unless the program has called `seek` in the meantime."""
         progress = self.partitions.get(name)

@@ -355,13 +355,18 @@ class Fetcher:
         self._arrived()
 
     def _follow(self, name: TopicPartition, data: pb.FetchPartitionData) -> None:
+        """Fetch from the replica that the leader named. The leader has removed the partition from its stream."""
         progress = self._planner.partitions.get(name)
-        endpoint = self._cluster.cache.endpoint(data.preferred_read_replica)
-        if progress is None or progress.fetch_id != data.fetch_id or endpoint is None:
+        if progress is None or progress.fetch_id != data.fetch_id or progress.endpoint is None:
             return
-        if progress.endpoint is not None and progress.endpoint != endpoint:
-            self._planner.use_replica(name, endpoint, progress.fetch_epoch)
-            progress.preferred_replica = data.preferred_read_replica
+        endpoint = self._cluster.cache.endpoint(data.preferred_read_replica)
+        if endpoint is None or endpoint == progress.endpoint:
+            # The leader knows the replica's address, but the metadata in the cache is older.
+            self._planner.replica_unknown(name, monotonic_ms())
+            self._cluster.refresh_soon()
+            return
+        self._planner.use_replica(name, endpoint, progress.fetch_epoch)
+        progress.preferred_replica = data.preferred_read_replica
 
     def _on_end(self, stream: FetchStream, error: OdradekError) -> None:
         if self._streams.get(stream.endpoint) is not stream:
