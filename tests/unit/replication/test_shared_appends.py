@@ -16,6 +16,7 @@ from odradek_broker.log.partition_log import AppendInfo, PartitionLog
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.client_requests import (
     AT_ONCE_MAX,
+    FLUSHED_MAX,
     QUEUED_MAX,
     ClientRequests,
     ProduceQueue,
@@ -198,6 +199,21 @@ async def test_a_lone_produce_waits_for_no_turn() -> None:
     turns.added_to(first)
     ends[1]()
     assert not waits()
+
+
+async def test_produces_to_very_many_partitions_are_appended_in_several_iterations() -> None:
+    iterations: list[Any] = []
+    turns = ProduceTurns(iterations.append, at_once_max=0)
+    queues = [ProduceQueue(turns, Mock()) for _ in range(2 * FLUSHED_MAX + 1)]
+    for queue in queues:
+        queue.add(Mock(producer=None))
+    left: list[int] = []
+    for end in iterations:  # each iteration may add the next
+        end()
+        left.append(sum(len(queue.requests) for queue in queues))
+    assert left == [FLUSHED_MAX + 1, 1, 0]
+    queues[0].add(Mock(producer=None))
+    assert len(iterations) == 4, "a later produce is flushed in an iteration of its own"
 
 
 @asynccontextmanager
