@@ -90,6 +90,38 @@ def test_a_newcomer_of_the_same_owner_gets_through_a_pool_full_of_idle_frames() 
     assert arriving.total_bytes == 0
 
 
+def test_an_owner_above_its_share_is_read_while_others_upload_without_a_pause() -> None:
+    arriving = ArrivingBytes(256 * MIB)
+    busy = [Sender(arriving, "alice") for _ in range(4)]
+    for one in busy:
+        while one.held < 20 * MIB and one.brings(MIB):
+            pass
+    assert sum(one.held for one in busy) > 32 * MIB, "more than the share"
+    others = [Sender(arriving, "bob") for _ in range(2)]
+    others[0].brings(MIB)
+    for turn in range(1, 80):  # One of the two frames is always unfinished.
+        assert others[turn % 2].brings(MIB)
+        others[1 - turn % 2].ends()
+        for one in busy:
+            if one.held and one.brings(MIB) and one.held >= 20 * MIB:
+                one.ends()
+        arriving.rotate()
+    assert not any(one.held for one in busy)
+
+
+def test_the_chosen_connection_makes_way_when_its_owner_is_within_its_share_again() -> None:
+    arriving = ArrivingBytes(64 * MIB)
+    alice = [Sender(arriving, "alice"), Sender(arriving, "alice")]
+    bob = [Sender(arriving, "bob"), Sender(arriving, "bob")]
+    for one in (*alice, *bob):
+        one.brings(5 * MIB)
+    assert alice[0].brings(MIB), "one connection is chosen"
+    assert not bob[0].brings(MIB)
+    alice[1].ends()
+    assert alice[0].brings(MIB), "alice has less than a share of 8 MiB"
+    assert bob[0].brings(MIB)
+
+
 def test_one_frame_larger_than_all_room_arrives() -> None:
     arriving = ArrivingBytes(MIB)
     sender = Sender(arriving, "alice")

@@ -215,8 +215,8 @@ class ArrivingBytes:
     An owner (a principal or an address, see `odradek_runtime.budget.shares`) may use an eighth of `bytes_max`. If an
     owner exceeds its share, its connections in the middle of a large frame stop reading; if all owners together exceed
     `bytes_max`, all connections in the middle of a large frame do. Thus small frames and new clients are still served.
-    One connection in the middle of a large frame is chosen and may read in any case: the one with the fewest bytes, of
-    the owner with the fewest bytes. If fewer than `SMALL_BYTES` arrive on the chosen connection in a second, another
+    One of the connections that would have to stop is chosen and may read nevertheless: the one with the fewest bytes,
+    of the owner with the fewest bytes. If fewer than `SMALL_BYTES` arrive on the chosen connection in a second, another
     one is chosen. The slow connection is then closed if its owner exceeds the share; without this rule, each connection
     of an owner could, in turn, receive a frame of the largest size and leave the frame unfinished. With the rule, an
     owner uses at most its share and one frame. Above half of a share, or half of `bytes_max`, an arriving large frame
@@ -245,7 +245,7 @@ class ArrivingBytes:
         if not self.is_crowded(connection):
             return True
         self._has_refused = True
-        if self._chosen is None:
+        if self._chosen is None or not self.is_crowded(self._chosen):
             self._choose()
         return self._chosen is connection
 
@@ -307,10 +307,13 @@ class ArrivingBytes:
         self._resume()
 
     def _choose(self) -> None:
-        waiting = [connection for connection in self._held if connection not in self._slow]
+        # Connections that may read anyway are not chosen. Otherwise an owner above its share would wait as long as
+        # other owners send large frames.
+        crowded = [connection for connection in self._held if self.is_crowded(connection)]
+        waiting = [connection for connection in crowded if connection not in self._slow]
         if not waiting:
             self._slow.clear()
-            waiting = list(self._held)
+            waiting = crowded
         self._chosen = min(waiting, key=self._rank)
         self._chosen_bytes = self._held[self._chosen][1]
 
