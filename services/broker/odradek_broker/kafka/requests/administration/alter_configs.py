@@ -8,7 +8,6 @@ forwarded to the controller, which applies all changes of a resource or none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final, TypeAlias, cast
 
 from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
@@ -33,29 +32,22 @@ _SET: Final = 0
 _DELETE: Final = 1
 _OPERATIONS: Final = range(4)
 _Outcome: TypeAlias = tuple[int, str]
+_NO_ERROR: Final[_Outcome] = (ErrorCode.NONE, "")
 
 
 @handles(AlterConfigsRequest)
 async def alter_configs(request: Request[AlterConfigsRequest]) -> AlterConfigsResponse:
     """Replace the configs of resources. Each resource has its own result."""
-    resources = [
-        pb.AlterConfigsResource(
+    command = pb.AlterConfigsRequest(validate_only=request.message.validate_only)
+    async for resource in request.in_turns(request.message.resources):
+        alteration = command.resources.add(
             type=cast("pb.ConfigResourceType", resource.resource_type),
             name=resource.resource_name,
-            operations=[
-                pb.AlterConfigsOperation(
-                    name=config.name,
-                    operation=_SET,
-                    value=config.value,
-                )
-                async for config in request.in_turns(resource.configs)
-            ],
             replaces_all=True,
         )
-        async for resource in request.in_turns(request.message.resources)
-    ]
-    outcomes = await _alter(request, resources, validate_only=request.message.validate_only)
-    pairs = zip(resources, outcomes, strict=True)
+        async for config in request.in_turns(resource.configs):
+            alteration.operations.add(name=config.name, operation=_SET, value=config.value)
+    pairs = zip(command.resources, await _alter(request, command), strict=True)
     return AlterConfigsResponse(
         responses=[
             _Result(
@@ -74,23 +66,17 @@ async def incremental_alter_configs(
     request: Request[IncrementalAlterConfigsRequest],
 ) -> IncrementalAlterConfigsResponse:
     """Change single configs of resources. Each resource has its own result."""
-    resources = [
-        pb.AlterConfigsResource(
+    command = pb.AlterConfigsRequest(validate_only=request.message.validate_only)
+    async for resource in request.in_turns(request.message.resources):
+        alteration = command.resources.add(
             type=cast("pb.ConfigResourceType", resource.resource_type),
             name=resource.resource_name,
-            operations=[
-                pb.AlterConfigsOperation(
-                    name=config.name,
-                    operation=config.config_operation,
-                    value=config.value,
-                )
-                async for config in request.in_turns(resource.configs)
-            ],
         )
-        async for resource in request.in_turns(request.message.resources)
-    ]
-    outcomes = await _alter(request, resources, validate_only=request.message.validate_only)
-    pairs = zip(resources, outcomes, strict=True)
+        async for config in request.in_turns(resource.configs):
+            alteration.operations.add(
+                name=config.name, operation=config.config_operation, value=config.value
+            )
+    pairs = zip(command.resources, await _alter(request, command), strict=True)
     return IncrementalAlterConfigsResponse(
         responses=[
             _IncrementalResult(
@@ -104,25 +90,31 @@ async def incremental_alter_configs(
     )
 
 
-async def _alter(
-    request: AnyRequest, resources: Sequence[pb.AlterConfigsResource], *, validate_only: bool
-) -> list[_Outcome]:
-    """Forward the allowed changes to the controller. Return an error code and text for each resource."""
+async def _alter(request: AnyRequest, command: pb.AlterConfigsRequest) -> list[_Outcome]:
+    """Forward the allowed alterations to the controller. Return an error code and text for each resource."""
     outcomes: list[_Outcome] = []
     allowed: list[int] = []
-    counts = Counter((resource.type, resource.name) for resource in resources)
-    async for number, resource in request.in_turns(enumerate(resources)):
-        is_twice = counts[resource.type, resource.name] > 1
-        outcomes.append(_refusal(request, resource, is_twice=is_twice))
-        if outcomes[number][0] == ErrorCode.NONE:
+    counts = Counter((resource.type, resource.name) for resource in command.resources)
+    async for number, resource in request.in_turns(enumerate(command.resources)):
+        outcome: _Outcome = _NO_ERROR
+        if counts[resource.type, resource.name] > 1:
+            outcome = ErrorCode.INVALID_REQUEST, "the request names this resource twice"
+        async for operation in request.in_turns(list(resource.operations)):
+            if outcome != _NO_ERROR:
+                break
+            outcome = _operation_refusal(operation)
+        if outcome == _NO_ERROR:
+            outcome = _refusal(request, resource)
+        outcomes.append(outcome)
+        if outcome == _NO_ERROR:
             allowed.append(number)
     if not allowed:
         return outcomes
-    command = pb.AlterConfigsRequest(
-        resources=[resources[number] async for number in request.in_turns(allowed)],
-        validate_only=validate_only,
-    )
-    ask = ask_controller if validate_only else change
+    if len(allowed) < len(outcomes):
+        whole, command = command, pb.AlterConfigsRequest(validate_only=command.validate_only)
+        async for number in request.in_turns(allowed):
+            command.resources.append(whole.resources[number])
+    ask = ask_controller if command.validate_only else change
     try:
         response = await ask(request, "AlterConfigs", command, pb.AlterConfigsResponse)
         decided = [(result.error_code, result.error_message) for result in response.resources]
@@ -133,19 +125,18 @@ async def _alter(
     return outcomes
 
 
-def _refusal(
-    request: AnyRequest, resource: pb.AlterConfigsResource, *, is_twice: bool
-) -> tuple[ErrorCode, str]:
-    if is_twice:
-        return ErrorCode.INVALID_REQUEST, "the request names this resource twice"
-    if any(operation.operation not in _OPERATIONS for operation in resource.operations):
+def _operation_refusal(operation: pb.AlterConfigsOperation) -> _Outcome:
+    if operation.operation not in _OPERATIONS:
         return (
             ErrorCode.INVALID_REQUEST,
             "the operation is unknown: use 0 (set), 1 (delete), 2 (append) or 3 (subtract)",
         )
-    for operation in resource.operations:
-        if operation.operation != _DELETE and not operation.HasField("value"):
-            return ErrorCode.INVALID_REQUEST, f"the value of {shortened(operation.name)} is missing"
+    if operation.operation != _DELETE and not operation.HasField("value"):
+        return ErrorCode.INVALID_REQUEST, f"the value of {shortened(operation.name)} is missing"
+    return _NO_ERROR
+
+
+def _refusal(request: AnyRequest, resource: pb.AlterConfigsResource) -> _Outcome:
     match int(resource.type):
         case ConfigResourceType.TOPIC:
             if not request.allows_topic(Operation.ALTER_CONFIGS, resource.name):
@@ -160,4 +151,4 @@ def _refusal(
                 return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
         case kind:
             return ErrorCode.INVALID_REQUEST, why_no_configs(kind)
-    return ErrorCode.NONE, ""
+    return _NO_ERROR

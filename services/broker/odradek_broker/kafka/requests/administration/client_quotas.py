@@ -43,7 +43,7 @@ async def alter_client_quotas(
     message = request.message
     outcomes: list[tuple[int, str]] = [(ErrorCode.NONE, "")] * len(message.entries)
     owners: list[int] = []
-    quotas: list[pb.QuotaEntry] = []
+    command = pb.AlterQuotasRequest(validate_only=message.validate_only)
     async for number, entry in request.in_turns(enumerate(message.entries)):
         # In the controller's message each quota repeats the entity, so the length of an entity must be bounded.
         if len(entry.entity) > len(_ENTITY_TYPES):
@@ -52,15 +52,14 @@ async def alter_client_quotas(
             continue
         async for operation in request.in_turns(entry.ops):
             owners.append(number)
-            quotas.append(_quota(entry, operation))
-    if quotas:
-        command = pb.AlterQuotasRequest(entries=quotas, validate_only=message.validate_only)
+            command.entries.append(_quota(entry, operation))
+    if owners:
         ask = ask_controller if message.validate_only else change
         try:
             response = await ask(request, "AlterQuotas", command, pb.AlterQuotasResponse)
             decided = [(result.error_code, result.error_message) for result in response.results]
         except ControllerUnavailable as unavailable:
-            decided = [(unavailable.code, str(unavailable))] * len(quotas)
+            decided = [(unavailable.code, str(unavailable))] * len(owners)
         for number, outcome in zip(owners, decided, strict=True):
             if outcomes[number][0] == ErrorCode.NONE:
                 outcomes[number] = outcome

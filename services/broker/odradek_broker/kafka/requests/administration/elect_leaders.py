@@ -8,7 +8,6 @@ from odradek_broker.kafka.request import Request
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ElectLeadersRequest, ElectLeadersResponse
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
-from odradek_protocol.rpc.v1 import common_pb2
 
 _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
@@ -42,14 +41,11 @@ async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersRe
         # For the controller, a command without partitions means all partitions.
         return ElectLeadersResponse(error_code=ErrorCode.NONE, replica_election_results=[])
     command = pb.ElectLeadersRequest(
-        election_type=message.election_type,
-        partitions=[
-            common_pb2.TopicPartition(topic=topic.topic, partition=index)
-            async for topic in request.in_turns(named or ())
-            async for index in request.in_turns(topic.partitions)
-        ],
-        timeout_ms=message.timeout_ms,
+        election_type=message.election_type, timeout_ms=message.timeout_ms
     )
+    async for topic in request.in_turns(named or ()):
+        async for index in request.in_turns(topic.partitions):
+            command.partitions.add(topic=topic.topic, partition=index)
     try:
         response = await change(
             request,
