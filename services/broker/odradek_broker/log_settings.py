@@ -25,6 +25,13 @@ def _policies(text: str) -> str:
     return text
 
 
+def _roll_ms(text: str) -> int:
+    roll_ms = int(text)
+    if not roll_ms:
+        raise ValueError("it must be at least 1 ms, or -1")
+    return roll_ms
+
+
 def _gzip_level(text: str) -> int:
     return int(BROKER_CONFIGS["compression.gzip.level"].parse(text))  # type: ignore[arg-type]
 
@@ -44,10 +51,11 @@ class LogSettings(NodeSettings):
         default=-1,
         unit="ms",
         minimum=-1,
+        parse=_roll_ms,
     )
     log_roll_hours: int = setting(
         "log.roll.hours",
-        "Age of the active segment at which a new one begins, if log.roll.ms is not set.",
+        "Age of the active segment at which a new one begins, if log.roll.ms is -1.",
         default=168,
         unit="h",
         minimum=1,

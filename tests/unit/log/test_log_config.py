@@ -10,6 +10,7 @@ from odradek_protocol.metadata.config_definitions import WITHOUT_EFFECT, ConfigE
 from odradek_protocol.metadata.configs import TOPIC_CONFIGS
 from odradek_protocol.records.batch_header import Compression
 from odradek_protocol.records.compression import compress
+from odradek_runtime.settings import SettingsError, load_settings
 
 OTHER_VALUES = {
     "cleanup.policy": "compact",
@@ -102,3 +103,21 @@ def test_a_broker_has_defaults_of_compression_and_syncs_in_its_settings() -> Non
 )
 def test_the_compression_of_a_topic_is_read(name: str, compression: Compression | None) -> None:
     assert LogConfig.from_topic_configs({"compression.type": name}).compression is compression
+
+
+def test_a_segment_cannot_be_rolled_after_0_ms() -> None:
+    def segment_ms(value: str) -> int:
+        settings = load_settings(
+            LogSettings,
+            env={},
+            env_prefix="T_",
+            assignments=[f"log.roll.ms={value}", "log.roll.hours=2"],
+        )
+        return settings.log_defaults().segment_ms
+
+    assert segment_ms("1") == 1
+    assert segment_ms("-1") == 2 * 3_600_000
+    with pytest.raises(
+        SettingsError, match=r"log\.roll\.ms=.0. is not valid: it must be at least 1 ms"
+    ):
+        segment_ms("0")
