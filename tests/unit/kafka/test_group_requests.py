@@ -17,7 +17,7 @@ from odradek_broker.kafka.request import AT_ONCE_MAX
 from odradek_broker.kafka.services import Services
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import GroupId
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
     ConsumerGroupHeartbeatRequest,
@@ -29,6 +29,7 @@ from odradek_protocol.kafka.messages import (
     OffsetFetchRequest,
     uuid_of,
 )
+from odradek_protocol.primitives import Malformed
 from tests.unit.kafka.fake_broker import TOPICS, answered, request, services
 from tests.unit.replication.partitions_in_memory import PartitionsInMemory
 from tests.unit.replication.running import running, when_answered
@@ -268,6 +269,17 @@ async def test_coordinators_of_what_is_not_supported_are_refused_by_saying_so(
         (found,) = response.coordinators
         assert found.error_code == code
         assert said in found.error_message
+
+
+async def test_every_key_gets_a_coordinator_or_the_request_is_refused() -> None:
+    async with coordinating() as served:
+        keys = [f"g{n}" for n in range(ITEMS_MAX)]
+        message = FindCoordinatorRequest(key_type=0, coordinator_keys=keys)
+        response = await answered(served, ApiKey.FIND_COORDINATOR, 6, message)
+        assert [coordinator.key for coordinator in response.coordinators] == keys
+        message = FindCoordinatorRequest(key_type=0, coordinator_keys=[*keys, "more"])
+        with pytest.raises(Malformed, match="more than 10000 items"):
+            await answered(served, ApiKey.FIND_COORDINATOR, 6, message)
 
 
 async def test_a_transactional_id_is_refused_by_saying_that_it_is_not_supported() -> None:

@@ -33,7 +33,6 @@ _UNSUPPORTED: Final = {
     _SHARE: "share groups are not supported: use a consumer group",
 }
 _BATCHED_FROM: Final = 4
-_KEYS_MAX: Final = 10_000
 _Coordinator = FindCoordinatorResponse.Coordinator
 
 
@@ -53,7 +52,6 @@ async def find_coordinator(request: Request[FindCoordinatorRequest]) -> FindCoor
     message = request.message
     key_type = message.key_type if request.version >= 1 else GROUP
     if request.version >= _BATCHED_FROM:
-        keys = message.coordinator_keys[:_KEYS_MAX]
         return FindCoordinatorResponse(
             coordinators=[
                 _Coordinator(
@@ -64,7 +62,7 @@ async def find_coordinator(request: Request[FindCoordinatorRequest]) -> FindCoor
                     host=location.host,
                     port=location.port,
                 )
-                async for key in request.in_turns(keys)
+                async for key in request.in_turns(message.coordinator_keys)
                 for location in [await _find(request, key_type, key)]
             ]
         )
