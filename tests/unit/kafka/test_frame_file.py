@@ -5,10 +5,13 @@ received completely.
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import os
 import random
 import struct
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,37 @@ async def test_a_frame_whose_client_leaves_leaves_no_file(tmp_path: Path) -> Non
         await client.close()
         await eventually(lambda: arriving.total_bytes == 0)
         await eventually(lambda: not any(str(tmp_path) in path for path in open_files()))
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+async def test_the_event_loop_does_not_wait_until_a_file_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_finished: bool
+) -> None:
+    closed_in: list[threading.Thread] = []
+
+    class WatchedFile(io.FileIO):
+        def close(self) -> None:
+            closed_in.append(threading.current_thread())
+            super().close()
+
+    def unnamed_file(buffering: int, dir: Path) -> WatchedFile:
+        descriptor, name = tempfile.mkstemp(dir=dir)
+        os.unlink(name)
+        return WatchedFile(descriptor, "r+b")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", unnamed_file)
+    async with listening(queued_request_bytes_max=POOL_BYTES, log_dir=tmp_path) as server:
+        client = await server.connect()
+        frame = produce_of(bytes(30 * MIB))
+        await send(client, frame[: 20 * MIB])
+        await eventually(lambda: any(str(tmp_path) in path for path in open_files()))
+        if is_finished:
+            await send(client, frame[20 * MIB :])
+            await client.receive()
+        else:
+            await client.close()
+        await eventually(lambda: bool(closed_in))
+        assert threading.main_thread() not in closed_in
 
 
 async def test_a_file_that_cannot_be_written_ends_its_connection_alone(
