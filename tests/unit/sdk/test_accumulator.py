@@ -373,6 +373,23 @@ def test_a_gap_that_the_producer_did_not_make_is_lost_data_and_said_so_once() ->
     assert sequences(bench.drain_all()) == [(1, 1)]
 
 
+def test_a_retried_batch_expires_in_time_while_a_newer_one_is_in_flight() -> None:
+    bench = Bench()
+    bench.batches(1)
+    bench.now_ms += 600
+    bench.batches(1)
+    old, new = bench.drain_all()
+    bench.answer(old, E.NOT_ENOUGH_REPLICAS)
+    bench.now_ms += 400
+    assert bench.drain_all() == [], "the response to the newer batch is awaited"
+    bench.accumulator.expire(bench.now_ms)
+    assert (old.is_done, new.is_done) == (True, False)
+    assert isinstance(old.error, DeliveryTimedOut)
+    bench.answer(new, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.now_ms += 100
+    assert sequences(bench.retry_all()) == [(1, 0)], "the gap is closed with another epoch"
+
+
 def test_an_expired_batch_that_was_written_after_all_makes_no_hole() -> None:
     bench = Bench()
     bench.append()

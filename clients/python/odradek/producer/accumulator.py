@@ -322,10 +322,12 @@ class Accumulator:
         callbacks: Callbacks = []
         created_before_ms = now_ms - self.limits.delivery_timeout_ms
         for queue in list(self._pending.values()):
-            for batch in (*queue.in_flight, *queue.waiting, *_one(queue.open_batch)):
-                if batch.created_ms > created_before_ms:
-                    break
-                callbacks += self._failed(batch, self._timed_out(batch, now_ms))
+            # A batch that is to be retried waits behind newer batches in flight, so each list is examined.
+            for batches in (tuple(queue.in_flight), (*queue.waiting, *_one(queue.open_batch))):
+                for batch in batches:
+                    if batch.created_ms > created_before_ms:
+                        break
+                    callbacks += self._failed(batch, self._timed_out(batch, now_ms))
         return callbacks
 
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
