@@ -58,13 +58,16 @@ async def change_configs(
     """
     if deleted:
         configs = await client.admin.describe_configs(resource)
+        kind = resource.type.name.lower()
         for name in deleted:
             if name not in configs:
-                near = get_close_matches(name, configs, 1)
-                fail(
-                    f"there is no {resource.type.name.lower()} config {name}: "
-                    + (f"did you mean {near[0]}?" if near else "--all lists the configs")
-                )
+                if near := get_close_matches(name, configs, 1):
+                    hint = f"did you mean {near[0]}?"
+                elif kind == "topic":  # No command lists all configs of a topic.
+                    hint = f"the configs of a topic are {', '.join(sorted(configs))}"
+                else:
+                    hint = "--all lists the configs"
+                fail(f"there is no {kind} config {name}: {hint}")
     await client.admin.alter_configs(resource, set=changes, delete=deleted)
     note_inert(resource.type, changes)
 
