@@ -293,8 +293,8 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
     offline; partitions that have no leader, are under-replicated, or have fewer in-sync replicas than acks=all needs;
     transactions that hang, that were committed in only some of their partitions, or that lost a marker.
 
-    Warnings do not change the exit status. They are: several controllers on one host, and partitions with two replicas
-    on one host, although there are other hosts.
+    Warnings do not change the exit status. They are: several controllers on one host although there are other hosts,
+    and partitions whose replicas could be spread better over the hosts.
     """
 
     async def work(client: Client) -> dict[str, Any]:
@@ -467,7 +467,9 @@ def _shared_by_voters(
 def _shared_by_replicas(
     topics: Iterable[TopicDescription], cluster: ClusterDescription | None
 ) -> Iterator[str]:
-    """Yield a warning if partitions have two replicas on one host while a broker on another host has no replica."""
+    """Yield a warning if partitions have at least two more replicas on one host than on another host with a free
+    broker.
+    """
     if cluster is None:
         return
     host_of = {broker.broker_id: broker.host or broker.broker_id for broker in cluster.brokers}
@@ -482,8 +484,8 @@ def _shared_by_replicas(
     if sharing:
         named = ", ".join(sharing[:3]) + (", ..." if len(sharing) > 3 else "")
         yield (
-            f"{len(sharing)} partitions ({named}) have two replicas on one host although other hosts"
-            " have none: `odradek cluster spread --over` with all brokers distributes the replicas"
+            f"{len(sharing)} partitions ({named}) have at least two more replicas on one host than on another"
+            " host that has a free broker: `odradek cluster spread --over` with all brokers distributes the replicas"
         )
 
 
