@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -39,10 +39,6 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from pyspark_odradek.offsets import EARLIEST, OffsetRange, report_data_loss, split_ranges
 from pyspark_odradek.process_link import ProcessLink
 from pyspark_odradek.source_options import SourceOptions
-
-if TYPE_CHECKING:
-    pass
-
 
 WINDOW_BYTES: Final = 16 << 20
 MESSAGE_BYTES_MAX: Final = 1 << 20
