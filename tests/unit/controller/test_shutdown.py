@@ -109,6 +109,24 @@ def test_a_broker_stays_while_acks_all_would_stop_without_it_and_a_live_replica_
     assert found.heartbeat(2, want_shutdown=True).may_shutdown
 
 
+def test_a_broker_stops_waiting_for_a_replica_that_fails_without_a_record() -> None:
+    found = cluster()
+    found.create(assignments=((1, 2, 3),), min_insync_replicas="2")
+    broken = frozenset({TopicIdPartition(found.state().topic_id, PartitionIndex(0))})
+    found.kill(1, 2, 3)
+    found.register(1)
+    found.beat(1, 2, 3)
+    found.heartbeat(2, want_shutdown=True)
+    found.beat(1, 3)
+    assert not found.heartbeat(2, want_shutdown=True).may_shutdown
+    before = found.image.offset
+    found.heartbeat(1, broken_partitions=broken)
+    assert found.image.offset == before, "the failed replica was not in sync"
+    assert found.heartbeat(2, want_shutdown=True).may_shutdown
+    found.heartbeat(1)
+    assert not found.heartbeat(2, want_shutdown=True).may_shutdown, "it may catch up after all"
+
+
 def test_a_broker_does_not_wait_for_replicas_that_cannot_come() -> None:
     found = cluster()
     found.create(assignments=((1, 2, 3),), min_insync_replicas="2")

@@ -127,6 +127,9 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
     """Record the replicas of a broker that failed because of an internal error, and settle their partitions. For these
     partitions the broker counts as FENCED (`Workspace.standing_in`).
     """
+    if request.broken_partitions != work.broken.get(request.broker_id, frozenset()):
+        for memory in work.memories.values():
+            memory.judged_at = None
     if not request.broken_partitions:
         work.broken.pop(request.broker_id, None)
         return
@@ -227,8 +230,8 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     # The offset is None if the shutdown began under another controller.
     if memory.shutdown_offset is None:
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
-    # `leads_what_can_move` and `is_missed` are computed from all partitions, which takes long. Only a new record can
-    # change them.
+    # `leads_what_can_move` and `is_missed` are computed from all partitions, which takes long. Only a new record or a
+    # change of the failed replicas (`_note_broken_partitions`) can change them.
     if memory.judged_at != work.next_offset:
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)

@@ -59,7 +59,8 @@ class BrokerMemory:
     # The metadata offset at which all leaderships of the broker have moved to other brokers.
     shutdown_offset: int | None = None
     shutdown_since_ms: int = 0
-    # The metadata offset for which `brokers.py` computed the next two fields, which takes long.
+    # The metadata offset for which `brokers.py` computed the next two fields, which takes long. None: they must be
+    # computed again.
     judged_at: int | None = None
     leads_what_can_move: bool = False
     is_missed: bool = False
