@@ -7,6 +7,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from odradek.admin.descriptions import ClusterDescription
 from odradek.cluster.metadata_cache import Broker
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import RestError
@@ -36,7 +37,7 @@ async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
     return {
         "kind": "KafkaClusterList",
         "metadata": {"self": base, "next": None},
-        "data": [_cluster(names, described.active_controller_id)],
+        "data": [cluster_resource(names, described)],
     }
 
 
@@ -44,15 +45,21 @@ async def list_clusters(request: Request, cluster: Cluster) -> dict[str, Any]:
 async def get_cluster(names: InCluster, cluster: Cluster) -> dict[str, Any]:
     """Return the cluster."""
     described = await cluster.admin.describe_cluster()
-    return _cluster(names, described.active_controller_id)
+    return cluster_resource(names, described)
 
 
-def _cluster(names: Names, controller_id: int) -> dict[str, Any]:
+def cluster_resource(names: Names, described: ClusterDescription) -> dict[str, Any]:
+    """Return the resource of the cluster.
+
+    As with Kafka in KRaft mode, the linked controller is a live broker, because controllers have ids of their own and
+    are no brokers. Every broker forwards requests to the active controller.
+    """
+    live = [broker.broker_id for broker in described.brokers if not broker.is_fenced]
     return {
         "kind": "KafkaCluster",
         "metadata": {"self": names.url(), "resource_name": f"crn:///kafka={names.cluster_id}"},
         "cluster_id": names.cluster_id,
-        "controller": names.link("brokers", controller_id),
+        "controller": names.link("brokers", min(live)) if live else None,
         "acls": names.link("acls"),
         "brokers": names.link("brokers"),
         "broker_configs": names.link("broker-configs"),
