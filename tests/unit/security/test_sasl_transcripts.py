@@ -185,6 +185,14 @@ async def test_no_exchange_proves_another_user(seeds: range) -> None:
     assert proved
 
 
+async def test_the_limit_of_a_plain_user_name_counts_bytes() -> None:
+    for user, reason in (("é" * 256, "unknown user"), ("é" * 256 + "e", "512 bytes")):
+        exchange = SaslExchange(mechanisms=OFFERED, credentials=lambda: CREDENTIALS)
+        exchange.choose("PLAIN")
+        with pytest.raises(LoginFailed, match=reason):
+            await exchange.step(f"\0{user}\0secret".encode())
+
+
 class NeverLate:
     """Sends the response to a failed login at once."""
 

@@ -231,7 +231,7 @@ class SaslExchange:
             authorize_as, user, password = token.decode().split("\0")
         except ValueError:  # UnicodeDecodeError is a ValueError
             raise LoginFailed("the SASL/PLAIN message is malformed") from None
-        if not user or not password or len(user) > _NAME_BYTES_MAX:
+        if not user or not password or len(user.encode()) > _NAME_BYTES_MAX:
             raise LoginFailed(
                 "the SASL/PLAIN message has no user, no password, or a user of more than 512 bytes"
             )
