@@ -270,6 +270,8 @@ class Instances:
                 )
                 return None
             headers |= on_behalf_of(current_caller())
+        # Without TLS, gateways cannot prove to each other who the caller is, so the other gateway must authenticate the
+        # caller itself. SECURITY.md says who may write into the registry.
         elif "authorization" in request.headers:
             headers["authorization"] = request.headers["authorization"]
         try:
