@@ -10,6 +10,7 @@ previous keys stay in use. Keys are never fetched from a URL.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -169,13 +170,14 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> dict[str, jwt.PyJWK]:
-    """Return the public signing keys among the first `KEYS_MAX` keys of a JWKS file, by `kid`. For every other one of
-    these keys a warning is logged.
+    """Return the public signing keys of a JWKS file, by `kid`. Warnings are logged for ignored keys: keys that cannot
+    be used, and keys after the first `KEYS_MAX`.
     """
     import jwt  # not at the top, because the import is slow: see TokenVerifier.check
 
     try:
-        key_set = jwt.PyJWKSet.from_json(path.read_text())
+        document = json.loads(path.read_text())
+        key_set = jwt.PyJWKSet.from_dict(document)
     except OSError as error:
         raise JwksRefused(f"{path} cannot be read: {error.strerror}") from None
     except (
@@ -187,6 +189,15 @@ def _read(path: Path) -> dict[str, jwt.PyJWK]:
         RecursionError,
     ) as error:
         raise JwksRefused(f"{path} is not a JWKS file: {error}") from None
+    if unreadable := len(document["keys"]) - len(key_set.keys):
+        _log.warning("Ignored malformed or unknown keys of the JWKS file", keys=unreadable)
+    if len(key_set.keys) > KEYS_MAX:
+        _log.warning(
+            "Ignored keys at the end of the JWKS file, which has too many",
+            keys=len(key_set.keys) - KEYS_MAX,
+            keys_max=KEYS_MAX,
+            first_kid=key_set.keys[KEYS_MAX].key_id,
+        )
     keys: dict[str, jwt.PyJWK] = {}
     for key in key_set.keys[:KEYS_MAX]:
         problem = _problem(key)

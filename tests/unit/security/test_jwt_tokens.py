@@ -16,7 +16,13 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 
-from odradek_runtime.jwt_tokens import JwksRefused, TokenRefused, TokenRules, TokenVerifier
+from odradek_runtime.jwt_tokens import (
+    KEYS_MAX,
+    JwksRefused,
+    TokenRefused,
+    TokenRules,
+    TokenVerifier,
+)
 from tests.e2e.token_issuer import TokenIssuer
 
 
@@ -203,6 +209,22 @@ def test_only_public_signing_keys_count(issuer: TokenIssuer) -> None:
     issuer.write([{**json.loads(OKPAlgorithm.to_jwk(edwards.public_key())), "kid": "ed"}])
     signed = jwt.encode(claims(issuer), edwards, algorithm="EdDSA", headers={"kid": "ed"})
     assert TokenVerifier(rules(issuer)).principal(signed) == "User:alice"
+
+
+def test_ignored_keys_are_logged(issuer: TokenIssuer, caplog: pytest.LogCaptureFixture) -> None:
+    good = issuer.public("rsa-1")
+    issuer.write(
+        [{"kty": "RSA", "kid": "bad"}, *[{**good, "kid": f"k{n}"} for n in range(KEYS_MAX)]]
+    )
+    TokenVerifier(rules(issuer))
+    assert len(caplog.records) == 1
+    assert "Ignored malformed or unknown keys" in caplog.text
+    caplog.clear()
+    issuer.write([*[{**good, "kid": f"k{n}"} for n in range(KEYS_MAX)], good])
+    verifier = TokenVerifier(rules(issuer))
+    assert "Ignored keys at the end of the JWKS file" in caplog.text
+    with pytest.raises(TokenRefused, match="'rsa-1', which is not in the JWKS file"):
+        verifier.principal(issuer.token("alice"))
 
 
 def test_a_key_that_declares_its_algorithm_is_for_that_one(issuer: TokenIssuer) -> None:
