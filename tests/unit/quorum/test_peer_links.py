@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, cast
 
 import pytest
@@ -104,6 +105,18 @@ async def test_a_dialler_is_ready_once_it_was_greeted(chunk: int) -> None:
     ends.dialler.send({"type": PING, "nonce": 8})
     ends.exchange(chunk)
     assert ends.dialler.greeted, ends.dialler.refusal
+
+
+async def test_a_system_without_a_timeout_for_unacknowledged_bytes_has_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as connection:
+        monkeypatch.setattr(Wire, "get_extra_info", lambda _, name: connection)
+        monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
+        ends = Ends()
+        ends.exchange()
+        assert ends.dialler.greeted
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_dialler_that_gave_up_waiting_is_greeted_without_an_error() -> None:

@@ -14,8 +14,8 @@ a hello gets no response, the opener sends a short hello on the next connection.
 
 A longer hello also has the set of voters. A peer with another set is refused, after a hello that shows this voter's
 set. A connection on which a ping gets no response within 2 s is closed, and the kernel gets the same limit
-(`TCP_USER_TIMEOUT`). Buffered bytes are dropped with the connection, so no stale message is delivered after the network
-has recovered.
+if it has `TCP_USER_TIMEOUT`. Buffered bytes are dropped with the connection, so no stale message is delivered after the
+network has recovered.
 
 With TLS (version 1.3, mutual, certificates of the cluster's own CA) a controller's certificate names the controller in
 a SAN, `DNS:controller-<id>` or `URI:odradek://controller/<id>`. The common name and the host name are not checked,
@@ -77,9 +77,11 @@ class FrameProtocol(asyncio.Protocol):
             # These calls fail for Unix sockets.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(
-                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(PEER_TIMEOUT_S * 1000)
-                )
+                # macOS does not have this option. There, only the missing pongs end the connection.
+                if hasattr(socket, "TCP_USER_TIMEOUT"):
+                    connection.setsockopt(
+                        socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(PEER_TIMEOUT_S * 1000)
+                    )
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
