@@ -42,8 +42,9 @@ class ShareLines:
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
         """Reserve an amount of the resource while the `with` block runs. Wait first until the amount is free.
 
-        An amount above the owner's whole share is reduced to that share, because the caller could otherwise wait
-        for ever.
+        An amount above the owner's whole share is reduced to that share. `Shares.has_room` would grant the whole amount
+        to an idle owner, but only while the pool has that much free; callers of other owners could take whatever
+        becomes free first, and this caller would wait for ever.
         """
         amount = min(amount, self.shares.owner_max)
         if owner in self._lines or not self.shares.has_room(owner, amount):
