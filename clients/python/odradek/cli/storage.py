@@ -151,8 +151,8 @@ def adopt_metadata(
 ) -> None:
     """Make a broker follow another metadata log. Use this only after all controllers have lost their data.
 
-    The logs of the broker are not deleted. At its next start, the broker sets aside, as strays, the logs whose topics
-    the new metadata does not contain.
+    The logs of the broker are not deleted. At its next start, the broker sets aside, as strays, the logs whose
+    partitions the new metadata does not assign to it.
     """
     if missing := what_is_missing("odradek storage adopt", "server"):
         fail(missing)

@@ -6,7 +6,7 @@
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
     <topic id>-<partition>.<random>-delete/          deleted, its files are removed later; directory/strays.py
-    <topic id>-<partition>.<random>-stray/           unknown to the metadata, kept for an operator; directory/strays.py
+    <topic id>-<partition>.<random>-stray/           of no replica here, kept for an operator; directory/strays.py
 
 The lifetime of a directory object: `open` (lock, identity, restart class), `load` (recover every log), then the
 broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed write or sync the directory
@@ -392,7 +392,7 @@ class LogDirectory:
     def put_aside(
         self, topic_id: TopicId, partition: PartitionIndex, *, reason: str, now_ms: int
     ) -> Stray | None:
-        """Rename the log of a partition that the metadata does not contain, and keep it for an operator.
+        """Rename the log of a partition that the metadata does not assign to this broker, and keep it for an operator.
 
         In all other respects this is like `delete`; directory/strays.py has the details. Return None if there is no
         such log. The caller must run `strays.sync` with the result on a disk thread.
@@ -427,8 +427,8 @@ class LogDirectory:
             self._departures.add(self.strays.remove(stray))
 
     def begin_return(self, stray: Stray, topic: TopicName) -> StrayReturn:
-        """Return a job that opens a stray's log, because the metadata contains its partition again. Raises
-        StorageFailed.
+        """Return a job that opens a stray's log, because the metadata assigns its partition to this broker again.
+        Raises StorageFailed.
         """
         self.health.check_room()
         assert stray.id is not None, stray

@@ -120,7 +120,7 @@ class StrayLogs:
                 self._on_failure(failure)
                 return
             _log.warning(
-                "Restored a stray log, because the metadata has its partition again",
+                "Restored a stray log, because the metadata assigns its partition to this broker again",
                 partition=f"{topic}-{partition.partition}",
                 log_end_offset=log.log_end_offset,
                 log_end_offset_before=stray.log_end_offset,
