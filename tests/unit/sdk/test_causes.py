@@ -280,6 +280,13 @@ def test_a_reader_is_stuck_slow_or_catching_up() -> None:
     assert "is catching up" in behind(committed=60).what
 
 
+def test_a_reader_is_slow_although_its_partition_was_empty_before() -> None:
+    slow = behind(end_before=0, committed_before=0, committed=10)
+    assert slow.what.endswith("reads more slowly than records are written")
+    assert slow.evidence == "in 2.0 s, it committed 10 records, and producers wrote 100"
+    assert behind(end_before=None).evidence.endswith("producers wrote 0")
+
+
 def test_a_group_whose_records_were_deleted_is_told() -> None:
     cause = behind(start=50)
     assert cause.what == "orders-0: records were deleted before they were read"

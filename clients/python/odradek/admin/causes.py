@@ -564,7 +564,9 @@ def _why_behind(
     read = committed - (
         progress.committed_before if progress.committed_before is not None else committed
     )
-    written = (progress.end or 0) - (progress.end_before or progress.end or 0)
+    written = 0
+    if progress.end is not None and progress.end_before is not None:
+        written = progress.end - progress.end_before
     return _why_slow(group, member, read, written)
 
 
