@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.records.batch_header import iter_headers
 from odradek_protocol.records.batch_reader import decode_batch
-from odradek_protocol.records.control import ControlType
+from odradek_protocol.records.control import ControlType, parse_control_record
 from tests.unit.log.compacted_logs import (
     CONFIG,
     DAY_MS,
@@ -36,17 +38,27 @@ class Stopped(BaseException):
     """The process was killed at this point."""
 
 
-def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> bool:
+def no_fault(operation: str, path: Path) -> None:
+    """Fail no operation."""
+
+
+def stopped_after(
+    broker: Broker,
+    operations: int,
+    work: Callable[[], object],
+    fault: Callable[[str, Path], None] = no_fault,
+) -> bool:
     """Stop `work` after this many changes of the storage; return whether it had completed
-    before.
+    before. Until then, `fault` may fail each operation.
     """
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     last = storage.operations + operations
 
-    def stop(operation: str, path: object) -> None:
+    def stop(operation: str, path: Path) -> None:
         if storage.operations > last:
             raise Stopped
+        fault(operation, path)
 
     storage.fault = stop
     try:
@@ -180,9 +192,11 @@ def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) ->
     assert outcomes == {(False, False), (True, False), (True, True)}
 
 
-def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart(is_damaged: bool) -> None:
     """An aborted record after the end of the compaction pass is kept, so the index entry that marks
-    it as aborted must be kept, too.
+    it as aborted must be kept, too. With `is_damaged`, the start finds the new segment damaged, and
+    uses the old one.
     """
     for fault_at in range(1, 100):
         broker = memory_broker(CONFIG)
@@ -197,10 +211,76 @@ def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
         assert job is not None
         job.keys_max = 2
         is_done = stopped_after(broker, fault_at, partial(install, broker.log, job))
+        for path in broker.files(".swap") if is_damaged else ():
+            if path.stem.endswith(".log") and broker.storage.exists(path.with_suffix("")):
+                assert isinstance(broker.storage, MemoryStorage)
+                broker.storage.inode(path).data[45] ^= 0x40
         broker.kill_and_start()
         assert committed(broker) == {b"a": b"new", b"b": b"only"}, fault_at
         if is_done:
             assert [offset for offset in records(broker) if offset < 4] == [1, 2, 3]
-            assert fault_at > 10, "the fault never fell into the swap"
+            assert fault_at > 5, "the fault never fell into the swap"
+            return
+    raise AssertionError("the pass never came to its end")
+
+
+def no_room_for_old_names(operation: str, path: Path) -> None:
+    """The disk has no space for the longer names of the segments that a swap replaces."""
+    if operation == "rename" and path.suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def shown_by_kafkas_consumer(broker: Broker) -> list[bytes | None]:
+    """Return the values that Kafka's read_committed consumer shows, without fillers. It skips all batches of the
+    producer of an aborted transaction until it reads an abort marker of that producer.
+    """
+    log = broker.log
+    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    waiting = sorted(aborted, key=lambda entry: entry.first_offset)
+    data, skipped, values = broker.read_all(), set[int](), list[bytes | None]()
+    for position, header in iter_headers(data):
+        while waiting and waiting[0].first_offset <= header.last_offset:
+            skipped.add(waiting.pop(0).producer_id)
+        batch = decode_batch(data, position) if header.record_count else []
+        if header.is_control:
+            if batch and parse_control_record(batch[0]).type is ControlType.ABORT:
+                skipped.discard(header.producer_id)
+        elif header.producer_id not in skipped:
+            values += [r.value for r in batch if r.key and not r.key.startswith(b"filler")]
+    return values
+
+
+@pytest.mark.parametrize("situation", ["room", "full disk"])
+def test_a_crash_at_any_step_of_a_swap_hides_no_committed_record(situation: str) -> None:
+    """The old segment lists an aborted transaction whose records and marker the new segment no
+    longer has. With that list, consumers would skip the producer's later, committed records.
+    """
+    for fault_at in range(1, 100):
+        broker = memory_broker(CONFIG)
+        put(broker, (b"a", b"aborted"), producer_id=7, base_sequence=0, transactional=True)
+        mark(broker, 7, ControlType.ABORT)
+        put(broker, (b"a", b"committed"), producer_id=7, base_sequence=1, transactional=True)
+        mark(broker, 7, ControlType.COMMIT)
+        fill(broker)
+        assert compact(broker) is not None  # removes the record of the aborted transaction
+        fill(broker)
+        broker.checkpoint()
+        broker.log.set_high_watermark(broker.log.log_end_offset)
+        end = broker.log.log_end_offset
+        job = broker.log.begin_compaction(now_ms=3 * DAY_MS)  # removes the marker
+        assert job is not None
+        work: Callable[[], object] = partial(install, broker.log, job)
+        fault = no_fault
+        if situation == "full disk":
+            fault = no_room_for_old_names
+        is_done = stopped_after(broker, fault_at, work, fault)
+        broker.kill_and_start()
+        assert broker.report is not None
+        assert not broker.report.damage, (fault_at, broker.report)
+        assert broker.log.log_end_offset == end, fault_at
+        assert shown_by_kafkas_consumer(broker) == [b"committed"], fault_at
+        if is_done:
+            assert not broker.log.aborted_transactions(0, broker.log.log_end_offset)
+            assert fault_at > 5, "the fault never fell into the swap"
             return
     raise AssertionError("the pass never came to its end")

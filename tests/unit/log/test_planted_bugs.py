@@ -16,7 +16,7 @@ from odradek_broker.log.compaction import CompactJob
 from odradek_broker.log.directory.restart_markers import RestartMarkers
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.partition_log import PartitionLog
-from odradek_broker.log.segments import swap
+from odradek_broker.log.segments import segment, swap
 from odradek_broker.log.segments.batch_walk import walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import DirectoryHealth, ErrorClass, Storage, StorageFailed
@@ -33,6 +33,7 @@ from tests.unit.log import (
     test_log_directory,
     test_open_files,
     test_recovery,
+    test_retention,
     test_storage_faults,
     test_transactions,
 )
@@ -68,7 +69,7 @@ def copy_taken_for_the_directory(patch: pytest.MonkeyPatch) -> None:
 
 def transaction_index_taken_for_missing(patch: pytest.MonkeyPatch) -> None:
     """A start treats an existing transaction index like one that was never written."""
-    patch.setattr(Segment, "found", lambda segment, names: setattr(segment, "_aborted", []))
+    patch.setattr(Segment, "found", lambda self, names: setattr(self, "_aborted", []))
 
 
 def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -148,12 +149,21 @@ def damaged_swap_taken_for_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(swap, "_end_offset", end_offset)
 
 
+def log_file_retired_after_its_indexes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(segment, "_LOG_FIRST", segment._LOG_LAST)
+
+
+def old_index_taken_for_that_of_the_new_segment(patch: pytest.MonkeyPatch) -> None:
+    """A start takes the files with final names for new ones as soon as the old `.log` is gone."""
+    patch.setattr(swap, "_has_old_names", lambda storage, directory, base_offset: False)
+
+
 def log_start_left_to_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_log, "write_log_start", lambda *args: None)
 
 
 def dirty_file_closed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Segment, "sync", lambda segment: None)
+    patch.setattr(Segment, "sync", lambda self: None)
 
 
 def failed_sync_kept_from_the_directory(patch: pytest.MonkeyPatch) -> None:
@@ -256,6 +266,18 @@ NAMED += [
         cut_restores_producers_from_above_the_high_watermark,
         test_transactions.test_a_cut_forgets_no_marker_that_is_not_replicated,
     ),
+]
+
+
+HIDES_NOTHING = test_compaction_crashes.test_a_crash_at_any_step_of_a_swap_hides_no_committed_record
+NAMED += [
+    (
+        log_file_retired_after_its_indexes,
+        partial(
+            test_retention.test_a_kill_while_segments_are_deleted_shows_no_aborted_record, False
+        ),
+    ),
+    (old_index_taken_for_that_of_the_new_segment, partial(HIDES_NOTHING, "full disk")),
 ]
 
 

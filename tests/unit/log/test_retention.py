@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ from odradek_broker.log.storage import DiskStorage, StorageFailed
 from odradek_protocol.identity import Offset
 from odradek_protocol.records.builder import encode_batch
 from odradek_protocol.records.codec import Record
+from odradek_protocol.records.control import ControlType
+from tests.unit.log.compacted_logs import mark, put
 from tests.unit.log.material import Broker, memory_broker
+from tests.unit.log.test_compaction_crashes import (
+    no_fault,
+    no_room_for_old_names,
+    shown_by_kafkas_consumer,
+    stopped_after,
+)
 from tests.worlds.memory_storage import MemoryStorage
 
 # each batch of 10 records is 1 segment; sizes are equal
@@ -196,3 +205,30 @@ def test_a_full_disk_does_not_keep_what_would_make_room(is_all_old: bool) -> Non
     broker.append(2)
     broker.kill_and_start()
     assert broker.log.log_end_offset == end + 2
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_kill_while_segments_are_deleted_shows_no_aborted_record(is_full: bool) -> None:
+    """A segment whose `.log` file is still used after the start needs its transaction index."""
+    for fault_at in range(1, 20):
+        broker = memory_broker(config(segment_bytes=200, retention_ms=500))
+        put(broker, (b"a", b"aborted"), producer_id=7, base_sequence=0, transactional=True)
+        mark(broker, 7, ControlType.ABORT)
+        put(broker, (b"a", b"later" + b"." * 100), timestamp_ms=5000)
+        put(broker, (b"a", b"last" + b"." * 100), timestamp_ms=5000)
+        broker.log.set_high_watermark(broker.log.log_end_offset)
+        broker.checkpoint()
+        work = partial(broker.log.apply_retention, now_ms=5000)
+        is_done = stopped_after(
+            broker, fault_at, work, no_room_for_old_names if is_full else no_fault
+        )
+        broker.kill_and_start()
+        values = [value for value in shown_by_kafkas_consumer(broker) if value is not None]
+        assert b"aborted" not in values, fault_at
+        assert len(values) == 2, fault_at
+        assert not [n for n in broker.storage.names(broker.log.directory) if "deleted" in n]
+        if is_done:
+            assert broker.log.log_start_offset == 2
+            assert fault_at > 2, "the kill never fell into the deletion"
+            return
+    raise AssertionError("the deletion never ended")

@@ -63,6 +63,8 @@ class Suffix(Enum):
 
 
 INDEX_SUFFIXES: Final = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX)
+_LOG_FIRST: Final = (Suffix.LOG, *INDEX_SUFFIXES)
+_LOG_LAST: Final = (*INDEX_SUFFIXES, Suffix.LOG)
 
 
 def file_name(base_offset: int, suffix: Suffix) -> str:
@@ -582,16 +584,16 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Replace the mark at the end of the names of all files of the segment. The `.log` file is renamed last,
-        because a start deletes indexes for which no `.log` file has the same mark.
+        """Replace the mark at the end of the names of all files of the segment, the `.log` file first with DELETED and
+        last otherwise: a start deletes indexes without a `.log` file, but uses a `.log` file without indexes.
         """
-        for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
+        for suffix in _LOG_FIRST if mark == Suffix.DELETED.value else _LOG_LAST:
             source = self.path(suffix)
             if self._storage.exists(source):
                 self._storage.rename(source, self._path(suffix, mark))
         self._mark = mark
 
     def remove_files(self) -> None:
-        """Delete the segment's files, the `.log` file first: recovery deletes indexes without a `.log` file."""
-        for suffix in (Suffix.LOG, *INDEX_SUFFIXES):
+        """Delete the segment's files, the `.log` file first: a start deletes indexes without a `.log` file."""
+        for suffix in _LOG_FIRST:
             self._storage.remove(self.path(suffix))

@@ -173,10 +173,10 @@ class SegmentList:
             except OSError as error:
                 if error_class(error) is ErrorClass.DISK:
                     raise
-                # A full disk may have no space even for a longer name, so the files are deleted at once. Readers that
-                # have opened a file can still read it.
+                # A full disk may have no space even for a longer name, so the files that were not renamed are deleted
+                # at once. Readers that have opened a file can still read it.
                 segment.remove_files()
-                continue
+                segment.rename_files(Suffix.DELETED.value)  # only sets the mark: no file is left
             self._retired = (*self._retired, _Retired(segment, delay_ms))
         self._release(segments)
 

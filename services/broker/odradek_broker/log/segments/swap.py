@@ -6,9 +6,10 @@
 
 Exactly one segment replaces each run of old segments, and the new segment has the last batch of the run (without
 records, if necessary). So at start, the old segments are those with a base offset in the range of the new segment. The
-first old segment and the new one have the same base name. While an old `.log` of that name exists, an index of that
-name is an old one: step 3 and the start remove the old `.log` after its indexes, and only then rename the new files.
-Without an old `.log`, such an index is a new one, because the new indexes get their final names before the new `.log`.
+first old segment and the new one have the same base name. Step 3 removes the final names of all old segments, each
+`.log` first, and only then gives the new files their final names, `.index` first and `.log` last. Therefore, while
+`.index.swap` exists, all files with a final name are old ones; afterwards those with the base name are new ones. (Each
+compacted segment has an `.index` file, but few have a `.txnindex`.)
 
 Step 3 is not synced. After a power loss a file system keeps a prefix of a directory's changes, in order (Kafka relies
 on that order for the same renames). The start then completes step 3, because the result of step 2 is durable. So
@@ -64,10 +65,12 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
                 storage.remove(swap)
                 given_up.append(swap)
                 continue
-            end_offset = base_offset  # which segments the damaged one has replaced is unknown
+            # Which other segments the damaged one has replaced is unknown.
+            end_offset = base_offset + 1
             damaged.append(directory / log_name)
-        first = base_offset + 1 if is_begun else base_offset
-        for name in sorted(storage.names(directory), key=_is_log):
+        has_old_names = not is_begun or _has_old_names(storage, directory, base_offset)
+        first = base_offset if has_old_names else base_offset + 1
+        for name in sorted(storage.names(directory), key=lambda name: (not _is_log(name), name)):
             stem, dot, _ = name.partition(".")
             is_plain = name.count(".") == 1 and not name.endswith(Suffix.SNAPSHOT.value)
             if dot and is_plain and stem.isdigit() and first <= int(stem) < end_offset:
@@ -91,6 +94,12 @@ def undo_swaps(storage: Storage, directory: Path) -> None:
     names = [n for n in storage.names(directory) if n.endswith(Suffix.SWAP.value)]
     for name in sorted(names, key=lambda name: Suffix.LOG.value not in name):
         storage.remove(directory / name)
+
+
+def _has_old_names(storage: Storage, directory: Path, base_offset: int) -> bool:
+    """Return whether files with the final names of a new segment are those of an old one."""
+    index = file_name(base_offset, Suffix.INDEX)
+    return storage.exists(directory / (index + Suffix.SWAP.value))
 
 
 def _is_log(name: str) -> bool:
