@@ -158,6 +158,10 @@ def old_index_taken_for_that_of_the_new_segment(patch: pytest.MonkeyPatch) -> No
     patch.setattr(swap, "_has_old_names", lambda storage, directory, base_offset: False)
 
 
+def new_segment_used_though_the_old_ones_expired(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(swap, "_is_expired", lambda bases, end_offset: False)
+
+
 def log_start_left_to_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_log, "write_log_start", lambda *args: None)
 
@@ -278,6 +282,7 @@ NAMED += [
         ),
     ),
     (old_index_taken_for_that_of_the_new_segment, partial(HIDES_NOTHING, "full disk")),
+    (new_segment_used_though_the_old_ones_expired, partial(HIDES_NOTHING, "expired")),
 ]
 
 

@@ -16,6 +16,9 @@ on that order for the same renames). The start then completes step 3, because th
 nothing is lost, and the old segments do not return, because they are renamed before the new segment gets its final
 name.
 
+Retention may delete old segments between the steps 2 and 3. If the process then dies, the start deletes the new segment
+if the segment that followed the run is gone, too: the new segment would leave a hole before the rest of the log.
+
 A truncation of the log first undoes step 2, and no compacted segment is installed during or after it.
 
 If the disk damaged the new segment after step 2, the new segment is discarded if the first old segment still exists,
@@ -53,6 +56,8 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
         return CompletedSwaps(names, [], [])
     ending = Suffix.LOG.value + Suffix.SWAP.value
     swaps = sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
+    plain = (name.removesuffix(Suffix.LOG.value) for name in names if _is_log(name))
+    bases = sorted(int(stem) for stem in plain if stem.isdigit())
     given_up: list[Path] = []
     damaged: list[Path] = []
     for base_offset in swaps:
@@ -60,6 +65,9 @@ def complete_swaps(storage: Storage, directory: Path, names: list[str]) -> Compl
         swap = directory / (log_name + Suffix.SWAP.value)
         is_begun = not storage.exists(directory / log_name)
         end_offset = _end_offset(storage, swap, base_offset)
+        if end_offset is not None and _is_expired(bases, end_offset):
+            storage.remove(swap)
+            continue
         if end_offset is None or file_name(end_offset, Suffix.LOG) not in names:
             if not is_begun:
                 storage.remove(swap)
@@ -94,6 +102,13 @@ def undo_swaps(storage: Storage, directory: Path) -> None:
     names = [n for n in storage.names(directory) if n.endswith(Suffix.SWAP.value)]
     for name in sorted(names, key=lambda name: Suffix.LOG.value not in name):
         storage.remove(directory / name)
+
+
+def _is_expired(bases: list[int], end_offset: int) -> bool:
+    """Return whether retention has deleted the old segments, and the one at `end_offset`, before step 3. `bases` are
+    the base offsets of all segments, in order.
+    """
+    return bool(bases) and bases[0] > end_offset
 
 
 def _has_old_names(storage: Storage, directory: Path, base_offset: int) -> bool:
