@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from odradek.errors import CorruptRecords
 from odradek.partitions import TopicPartition
 from odradek_protocol.records.batch_header import BatchHeader, iter_headers
@@ -141,8 +143,7 @@ class FetchedChunk:
 UNKNOWN = -1
 
 
-@dataclass(slots=True)
-class PartitionProgress:
+class PartitionProgress(Struct, eq=False):
     """The state of one partition that is read."""
 
     name: TopicPartition

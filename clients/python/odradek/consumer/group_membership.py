@@ -337,6 +337,8 @@ class GroupMembership:
         if new:
             try:
                 starts = await self._starts(new, target)
+                # `_starts`, `_own` and `release` each visit all partitions, so other tasks run between them.
+                await asyncio.sleep(0)
             except OdradekError as error:
                 group = self.options.group
                 _log.warning("Failed to look up committed offsets of group %s: %s", group, error)
@@ -348,7 +350,6 @@ class GroupMembership:
                 return
             if self._target is target:
                 self._own(target, starts)
-                # `_own` and `release` each visit all partitions, so other tasks run between them.
                 await asyncio.sleep(0)
                 await self._call_listener(self.options.on_assign, self._readable(new))
                 self._reader.release(self._readable(new))
@@ -394,10 +395,11 @@ class GroupMembership:
             is_by_pattern = self.options.pattern is not None and name not in self._topics
             if topic.is_internal and is_by_pattern and self.options.exclude_internal_topics:
                 self._excluded.add(name)
+        await asyncio.sleep(0)
         committed = await self._offsets.committed(self._readable(names))
         return {
             name: EARLIEST if offset is None else offset
-            for name, offset in committed.items()
+            async for name, offset in in_turns(committed.items())
             if offset is not None or self._is_added(name, target[name])
         }
 

@@ -141,10 +141,7 @@ class GroupOffsets:
 
 
 def _is_unstable(response: pb.FetchOffsetsResponse) -> bool:
-    return any(
-        error_code(result.error_code) is ErrorCode.UNSTABLE_OFFSET_COMMIT
-        for result in response.offsets
-    )
+    return any(result.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT for result in response.offsets)
 
 
 async def _patiently(attempt: Callable[[], Awaitable[tuple[R, bool]]]) -> R:
