@@ -33,7 +33,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata import records as metadata
 from odradek_protocol.metadata.image import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
-from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, memory_broker
+from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, held_lease, served, table_of
 
 
@@ -198,7 +198,7 @@ async def test_a_delete_is_answered_at_its_time_though_a_follower_has_not_delete
         assert (await delete).error is ErrorCode.REQUEST_TIMED_OUT
 
 
-@pytest.mark.parametrize("ends", ["role", "lease", "topic"])
+@pytest.mark.parametrize("ends", ["role", "lease", "replica"])
 async def test_what_a_leader_deleted_is_not_told_once_it_may_not_answer(ends: str) -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, lease):
         host = served(partitions).host
@@ -213,10 +213,7 @@ async def test_what_a_leader_deleted_is_not_told_once_it_may_not_answer(ends: st
             follow(partitions, log_start=2)
         else:
             host.removed()
-        refused = (
-            ErrorCode.UNKNOWN_TOPIC_ID if ends == "topic" else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
-        assert (await delete).error is refused
+        assert (await delete).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_the_bytes_of_a_fetch_are_counted_over_its_partitions() -> None:
@@ -251,7 +248,7 @@ async def test_the_bytes_of_a_fetch_are_counted_over_its_partitions() -> None:
         ),
     ],
 )
-async def test_a_removed_partition_says_to_its_readers_where_it_went(
+async def test_a_removed_partition_says_to_its_clients_where_it_went(
     topic: TopicName | TopicId, record: object, error: ErrorCode
 ) -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, _):
@@ -259,6 +256,11 @@ async def test_a_removed_partition_says_to_its_readers_where_it_went(
         assert isinstance(partition, Partition)
         written = ProduceOutcome(ErrorCode.NONE, leader_epoch=LeaderEpoch(0))
         assert partition.gate_produce(written, acks=1) is written
+        waiting: list[ProduceOutcome] = []
+        partition.produce(batch(0), acks=-1, timeout_ms=10_000, on_done=waiting.append)
+        delete = asyncio.ensure_future(partition.delete_records(Offset(2), timeout_ms=10_000))
+        await asyncio.sleep(0)
+        assert not waiting
         delta = MetadataDelta()
         partitions.image.replay(MetadataOffset(2), 1, record, delta)
         for _ in partition._rules.table.apply(partitions.image, delta):
@@ -267,6 +269,9 @@ async def test_a_removed_partition_says_to_its_readers_where_it_went(
         assert isinstance(read, ReadOutcome)
         assert read.error is error
         assert partitions.find(topic, PARTITION) is error
+        (outcome,) = waiting
+        assert partition.gate_produce(outcome, acks=-1).error is error
+        assert (await delete).error is error
         assert partition.gate_produce(written, acks=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -424,6 +424,8 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
             on_done=lambda outcome: None if done.done() else done.set_result(outcome),
         )
         outcome = await done
+        if self.host.is_removed:
+            return OffsetOutcome(self._removed())
         if outcome.error is ErrorCode.NONE and not self.may_respond(outcome.leader_epoch):
             return _NOT_LEADER
         return outcome
@@ -436,7 +438,14 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return host.log.producers.entries()
 
     def gate_produce(self, outcome: ProduceOutcome, *, acks: int) -> ProduceOutcome:
-        """Return the outcome of a produce with these `acks` if it may still be sent, else NOT_LEADER_OR_FOLLOWER."""
+        """Return the outcome of a produce with these `acks` if it may still be sent, else NOT_LEADER_OR_FOLLOWER.
+
+        A removed replica refuses its waiting requests with UNKNOWN_TOPIC_ID. Clients get the error that says whether
+        the topic was deleted or the replica moved, as from Kafka; librdkafka gives up records that were refused with
+        UNKNOWN_TOPIC_ID.
+        """
+        if outcome.error is ErrorCode.UNKNOWN_TOPIC_ID and self.host.is_removed:
+            return ProduceOutcome(self._removed())
         if outcome.error is not _NONE or self.may_respond(
             outcome.leader_epoch,
             is_replicated=acks == _ACKS_ALL and self._rules.acks_all_without_controller,
@@ -445,7 +454,9 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def gate_read(self, outcome: ReadOutcome) -> ReadOutcome:
-        """Return the outcome of a read if it may still be sent, else NOT_LEADER_OR_FOLLOWER."""
+        """Return the outcome of a read if it may still be sent, else an error, as `gate_produce` does."""
+        if outcome.error is ErrorCode.UNKNOWN_TOPIC_ID and self.host.is_removed:
+            return ReadOutcome(self._removed())
         if outcome.error is not ErrorCode.NONE or self.may_respond(outcome.leader_epoch):
             return outcome
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
