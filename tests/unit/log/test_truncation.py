@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.storage import StorageFailed
 from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
@@ -194,3 +199,29 @@ def test_a_cut_segment_rolls_by_the_age_of_its_first_batch() -> None:
     assert broker.log.segment_count == 1
     broker.append(1, timestamp_ms=6_001)
     assert broker.log.segment_count == 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "act"),
+    [
+        ("truncating", lambda log: log.truncate_to(Offset(5))),
+        ("resetting", lambda log: log.reset_to(Offset(50))),
+        ("syncing", lambda log: log.sync_at_close()),
+        ("looking for a timestamp in", lambda log: log.offset_for_timestamp(1_003)),
+    ],
+)
+def test_an_error_of_the_disk_says_what_failed_in_which_log(
+    operation: str, act: Callable[[PartitionLog], object]
+) -> None:
+    broker = memory_broker(CONFIG)
+    broker.append(5)
+    broker.append(5)
+    broker.log.close()
+
+    def fault(operation: str, path: Path) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    assert isinstance(broker.storage, MemoryStorage)
+    broker.storage.fault = fault
+    with pytest.raises(StorageFailed, match=f"^{operation} {broker.log.directory}: "):
+        act(broker.log)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
@@ -37,6 +38,8 @@ class StorageJob:
     if the log was truncated or deleted after the job was made; the job then does nothing.
     """
 
+    operation: ClassVar[str] = "syncing"
+    """The operation's name in an error."""
     storage: Storage
     directory: Path
     lock: threading.Lock
@@ -155,6 +158,7 @@ class TruncateJob(StorageJob):
     log end are removed when the log is opened.
     """
 
+    operation: ClassVar[str] = "truncating"
     offset: Offset
     high_watermark: Offset
     segments: list[Segment]  # all segments of the log, oldest first
@@ -214,6 +218,7 @@ class TruncateJob(StorageJob):
 class ResetJob(StorageJob):
     """Deletes all segments. Afterwards the log is empty and begins at `start_offset`."""
 
+    operation: ClassVar[str] = "resetting"
     start_offset: Offset
     segments: list[Segment]
     lower_checkpoints: Callable[[Offset], None]

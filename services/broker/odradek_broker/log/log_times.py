@@ -96,7 +96,9 @@ def _look(
             if any(segment.is_retired for segment in current):
                 continue
             cause = error if isinstance(error, OSError) else DamagedContent(error)
-            raise health.fail_to_read("looking for a timestamp", cause) from error
+            directory = current[-1].path(Suffix.LOG).parent
+            operation = f"looking for a timestamp in {directory}"
+            raise health.fail_to_read(operation, cause) from error
     return None
 
 

@@ -292,7 +292,8 @@ class PartitionLog:
             if isinstance(job, SyncJob):
                 self._progress.was_refused(job)
             self.is_intact &= is_sync  # a failed truncation may be half done
-            raise self._health.fail_to_write(f"syncing {self.directory}", job.error) from job.error
+            operation = f"{job.operation} {self.directory}"
+            raise self._health.fail_to_write(operation, job.error) from job.error
         if isinstance(job, SyncJob):
             if job.refused is not None:  # only the indexes failed; the batches are durable
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.refused)
