@@ -255,13 +255,10 @@ class Accumulator:
             return []
         error = error_of(code, str(queue.name), message)
         if (
-            self.is_idempotent
-            and not self.is_transactional
-            and code
-            in (
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                ErrorCode.UNKNOWN_PRODUCER_ID,
-            )
+            code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+            and self.is_idempotent
+            # In a transaction, the oldest batch fails, because batches are not renumbered.
+            and not (self.is_transactional and queue.is_oldest(batch))
         ):
             return self._out_of_order(batch, code, error, now_ms, draw)
         if error.code is not None and error.code.retriable:

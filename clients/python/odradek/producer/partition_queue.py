@@ -28,8 +28,9 @@ epoch and sent again, without a risk of duplicates (each epoch has its own seque
 refuses a later batch, an earlier one has not arrived yet, and the batch is retried. If the broker refuses the oldest
 batch although there is no gap, the log has lost acknowledged records, and the batch fails with SequenceLost.
 
-In a transaction, batches are never renumbered, because the transaction coordinator assigns the epochs. A batch that
-fails for good fails the transaction, and the next transaction has a new producer epoch and starts at sequence 0.
+In a transaction, batches are never renumbered, because the transaction coordinator assigns the epochs. If the broker
+refuses the oldest batch in flight, the batch fails. A batch that fails for good fails the transaction, and the next
+transaction has a new producer epoch and starts at sequence 0.
 """
 
 from __future__ import annotations
