@@ -32,7 +32,7 @@ START_UP_ROUNDS = 7
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", default=",".join(["start-up", *BENCHES]))
     chosen = parser.parse_args().only.split(",")
     if unknown := set(chosen) - {"start-up", *BENCHES}:

@@ -146,7 +146,7 @@ def bench_instances(cluster: EmbeddedCluster, url: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--parts", default="produce,single,instances")
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()

@@ -297,7 +297,7 @@ def _failover(quorum: Quorum, ticks: int, deciding: Cost, replaying: Cost) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--partitions", default="10000,50000,200000")
     parser.add_argument("--brokers", type=int, default=100)
     arguments = parser.parse_args()

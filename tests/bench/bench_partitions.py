@@ -173,7 +173,7 @@ async def measure_descriptors(cluster: EmbeddedCluster, count: int, limit: int) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--partitions", type=int, default=12_000)
     parser.add_argument("--descriptors", type=int, help="files that the one broker may have open")
     options = parser.parse_args()

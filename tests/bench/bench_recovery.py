@@ -66,7 +66,7 @@ def forget_what_can_be_rebuilt(cluster: EmbeddedCluster) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--gigabytes", type=float, default=10.0)
     gigabytes = parser.parse_args().gigabytes
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster:

@@ -315,7 +315,7 @@ async def run(cluster: EmbeddedCluster, options: argparse.Namespace, names: list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", default="commit,throughput,read,failover,load")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--commits", type=int, default=1000)

@@ -118,7 +118,7 @@ async def run(options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--url", required=True)
     parser.add_argument("--path", required=True)
     parser.add_argument("--records", type=int, default=100, help="records in a request")

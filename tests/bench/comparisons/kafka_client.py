@@ -232,7 +232,7 @@ _MEASURES: Final = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("what", choices=[*_MEASURES])
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
