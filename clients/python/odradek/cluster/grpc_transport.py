@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -102,6 +103,8 @@ _NOT_FOR_CLIENTS_HINT: Final = (
     "this may be the listener for replication or for other brokers: use the broker's gRPC address for clients (listener"
     " GRPC, port 9090 by default)"
 )
+_NO_FILES: Final = os.strerror(errno.EMFILE)
+_NO_FILES_REASON: Final = "this process has too many open files; raise its limit of open files"
 _TOO_LARGE: Final = "message larger than max"
 """A part of gRPC's message if it refuses a message that is too large. A retry would not help."""
 
@@ -180,6 +183,8 @@ async def translated(
     """Return the SDK's error for a gRPC status. `name` is the called method."""
     details = (details or code.name.lower().replace("_", " ")).strip()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
+        if code is grpc.StatusCode.UNAVAILABLE and (_NO_FILES in details or not _has_files()):
+            return BrokerUnreachable(endpoint, _NO_FILES_REASON)
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its host name cannot be resolved on this machine")
         if farewell := _FAREWELL.search(details):
@@ -224,6 +229,18 @@ def _connect_failure(endpoint: str, details: str) -> str:
     if (failed := _FAILED_TO_CONNECT.fullmatch(details)) is None:
         return details
     return failed[2] if failed[1] == endpoint else f"{failed[2]} ({failed[1]})"
+
+
+def _has_files() -> bool:
+    """Return whether this process can open another file. Called only after a connection failed.
+
+    Without files no host name can be resolved either, and that would be a wrong reason.
+    """
+    try:
+        socket.socket().close()
+    except OSError as error:
+        return error.errno not in (errno.EMFILE, errno.ENFILE)
+    return True
 
 
 async def _resolves(endpoint: str) -> bool:
