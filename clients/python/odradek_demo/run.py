@@ -20,8 +20,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from odradek.admin.admin import Admin
@@ -153,8 +154,7 @@ async def run_demo(
             began_s = time.monotonic()
             for flight in by_rest:
                 acknowledgements.note(flight.sequence, began_s)
-            async with asyncio.TaskGroup() as tasks:
-                killing = tasks.create_task(faults.run())
+            async with _beside(faults.run()) as killing:
                 by_sdk = flights[len(by_rest) :]
                 await _produce(client, by_sdk, rate, acknowledgements, failed, faults, progress)
                 produce_s = time.monotonic() - began_s
@@ -189,6 +189,18 @@ async def run_demo(
         pipeline=pipeline_outcome,
         broker_resident_bytes=max(broker.resident_bytes for broker in cluster.brokers.values()),
     )
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """Run `work` in a task beside the `async with` block. An error of one cancels the other, and is raised as it is,
+    because the command prints such an error as one line, and an ExceptionGroup with its traceback.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks.create_task(work)
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 async def _produce(
