@@ -42,7 +42,7 @@ from odradek_broker.replication.client_requests import (
     ProduceQueue,
     ProduceTransaction,
 )
-from odradek_broker.replication.counters import VisibleBytes
+from odradek_broker.replication.counters import TopicTraffic, VisibleBytes
 from odradek_broker.replication.disk.log_work import LogWork
 from odradek_broker.replication.host_ports import Surroundings, Watcher
 from odradek_broker.replication.host_transactions import (
@@ -397,6 +397,7 @@ class PartitionHost:
         self.step(ev.PartitionRemoved())
         self._queue.flush()  # the replica refuses the queued requests
         self._streams.end_all()
+        self.traffic = TopicTraffic()  # ends the topic's series: `gc.freeze` may keep this host
         self._notify()
 
     def failed(self, reason: str) -> None:
@@ -405,8 +406,7 @@ class PartitionHost:
             self._end(ev.StorageFailed(reason=reason))
 
     def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
-        """Take the replica offline. If one effect fails, the other effects are still carried out, so that all requests
-        get responses."""
+        """Take the replica offline. If one effect fails, the others are still done, so all requests get responses."""
         self.is_failed = True
         self._events.clear()
         now_ms = self._clock.boottime_ms()
