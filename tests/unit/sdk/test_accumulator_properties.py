@@ -146,11 +146,6 @@ class World:
             self.errors.append(error)
 
     def send(self) -> None:
-        if self.queue.is_epoch_used_up and self.queue.producer_id == self.accumulator.producer_id:
-            self.accumulator.producer_id, self.accumulator.producer_epoch = (
-                self.queue.producer_id + 1,
-                0,
-            )
         for batch in self.accumulator.drain([self.queue], self.now_ms, is_idle=True):
             values = [
                 bytes(record.value or b"")
@@ -162,6 +157,12 @@ class World:
                     batch.base_sequence, batch.size_bytes, values,
                 )
             )  # fmt: skip
+
+    def get_id(self) -> None:
+        """Get a new producer id if the epochs of the old one are used up."""
+        accumulator = self.accumulator
+        if self.queue.is_epoch_used_up and self.queue.producer_id == accumulator.producer_id:
+            accumulator.producer_id, accumulator.producer_epoch = accumulator.producer_id + 1, 0
 
     def receive(self) -> None:
         """Let the leader handle its next request."""
@@ -230,10 +231,10 @@ def run(
     world = World(random, bytes_max, timeout_ms, epoch)
     moves = (
         world.append, world.send, world.receive, world.respond, world.wait, world.disconnect, world.change_leader,
-        world.forget,
+        world.forget, world.get_id,
     )  # fmt: skip
     for _ in range(STEPS):
-        random.choices(moves, (8, 12, 12, 12, 3, 0.5, 0.5, 4 * forgets))[0]()
+        random.choices(moves, (8, 12, 12, 12, 3, 0.5, 0.5, 4 * forgets, 1))[0]()
     settle(world)
     assert world.queue.is_empty, seed
     assert not [error for error in world.errors if isinstance(error, SequenceLost)], seed
@@ -243,6 +244,7 @@ def run(
 def settle(world: World) -> None:
     for _ in range(SETTLE_STEPS):
         world.wait()
+        world.get_id()
         world.send()
         world.receive()
         world.respond()
