@@ -166,11 +166,11 @@ def test_a_directory_that_cannot_be_renamed_is_removed_and_holds_up_only_its_nam
     directory.delete(ID, LAST)
     assert directory.failure is None
     assert directory.get(ID, LAST) is None
-    with pytest.raises(StorageRefused, match="another topic has the name"):
+    with pytest.raises(StorageRefused, match="of another topic has this name"):
         make(directory, NEXT_ID)
     taken = directory.take_removals()
     assert taken, "it is removed under its old name"
-    with pytest.raises(StorageRefused, match="another topic has the name"):
+    with pytest.raises(StorageRefused, match="of another topic has this name"):
         make(directory, NEXT_ID)
     assert not directory.take_removals(), "it is being removed: the namesake keeps away"
     for path in taken:
