@@ -195,7 +195,7 @@ class QuorumProcess:
 
     async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
         settings = self._settings
-        # If the port is in use, `open_port` raises ListenRefused, whose message names the port and the remedy.
+        # Tests the port before the quorum opens it: ListenRefused names the port and the remedy.
         open_port(settings.listener(RAFT)).close()
         try:
             await self._quorum.start()

@@ -331,7 +331,8 @@ _UNDER_REPLICATED = frozenset({_Fault.UNDER_REPLICATED, _Fault.UNDER_UNKNOWN_MIN
 def partition_causes(
     look: Look, names: Iterable[TopicPartition], *, is_stopped: bool = False
 ) -> list[Cause]:
-    """Return what is wrong with these partitions. Partitions with the same fault and causes share one entry.
+    """Return the faults of these partitions, with their causes. Partitions with the same fault and causes share one
+    `Cause`.
 
     With `is_stopped`, only faults that stop reads or writes are returned.
     """

@@ -169,7 +169,9 @@ class Plan:
     verdicts.
     """
 
-    files: dict[str, dict[str, str]] = field(default_factory=dict)  # role -> settings
+    files: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # role of a process, such as "broker" -> settings in its file
     commands: list[str] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 

@@ -152,8 +152,8 @@ def steps(
         bool,
         typer.Option(
             "--forget",
-            help="Delete the cluster's record of which steps are complete, so that the query can restart from an older"
-            " checkpoint. The query then writes the records of these steps a second time.",
+            help="Forget which steps (batches of a Spark query) are complete, so that the query can restart from an"
+            " older checkpoint. The query then writes the records of these steps a second time.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -510,7 +510,9 @@ class GroupMembership:
             await self._commit_new({n: at for n, at in self._committable.items() if n in names})
         except UnknownTopic as error:
             _log.info(
-                "Offsets of group %s were deleted with their topic: %s", self.options.group, error
+                "Did not commit offsets of group %s, because their topic was deleted: %s",
+                self.options.group,
+                error,
             )
         except OdradekError as error:
             _log.warning(

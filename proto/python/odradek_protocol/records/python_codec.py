@@ -555,8 +555,8 @@ def usual_header(
 
 
 def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
-    """Return the transactional id, acks, timeout in ms and topics of a Produce request, or None if the caller must
-    decode the request in Python.
+    """Decode a Produce request of the usual form: return its transactional id, acks, timeout in ms and topics. Return
+    None if the request has another form, so that the caller must use the generic decoder.
     """
     return None
 

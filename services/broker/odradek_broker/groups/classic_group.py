@@ -432,8 +432,8 @@ class ClassicGroup:
             self.state = ClassicState.PREPARING
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Start the session of each member and, if all members have to join again, the rebalance timeout for joining.
-        This is called after a load or a migration.
+        """Start the session timeout of each member and, in the state PreparingRebalance, the rebalance timeout. This is
+        called after the group was loaded, or converted from a group of the consumer protocol.
         """
         self.members.begin_sessions(now_ms=now_ms)
         if self.state is ClassicState.PREPARING:

@@ -91,7 +91,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
-        self._has_held = False  # whether received bytes waited at the end of the last `_regulate`
+        self._has_held = False  # whether a limit kept bytes unhandled in the last `_regulate`
         self._was_active = False  # whether bytes were received or sent since the last `check`
         self._takes_raw_tokens = False
         self._file: FrameFile | None = None
@@ -374,7 +374,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._line.fill(slot, [body], len(body))
 
     async def _finish(self, slot: Slot, result: Awaitable[Response]) -> None:
-        """Run an asynchronous request. This is the outermost function of its task."""
+        """Wait for the response of an asynchronous request, and send it. This is its task, so no error may leave it."""
         try:
             response = await result
         except (Malformed, CloseConnection) as refused:

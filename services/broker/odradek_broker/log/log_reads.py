@@ -122,7 +122,8 @@ def _kept(batches: ByteBuffer) -> bytes | memoryview:
 SLICES_MAX: Final = 128
 # For fewer bytes, reading costs less than duplicating a file descriptor for sendfile.
 FILE_SLICE_BYTES_MIN: Final = 32 * 1024
-# At least this range must be in the page cache for a hot read: the first batch may be longer than `bytes_max`.
+# A read is hot, and done on the event loop, if its range is in the page cache. At least this many bytes are checked:
+# the first batch is returned whole, and may be longer than `bytes_max`.
 PROBE_BYTES_MIN: Final = 16 * 1024
 
 

@@ -500,8 +500,8 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def writing(self, operation: str) -> Iterator[None]:
-        """Turn an OSError of the `with` block into the result of `fail_to_write`. A call in the block that fails must
-        leave the files unchanged.
+        """If the `with` block raises an OSError, raise the error that `fail_to_write` returns for it instead. A call in
+        the block that fails must leave the files unchanged.
         """
         try:
             yield

@@ -162,7 +162,7 @@ class HostTransactions:
 
     def _orphan_ended(self, effect: fx.OrphanEnded) -> None:
         _log.error(
-            "The marker of a transaction was lost; ended it, because its producer began the next transaction",
+            "Ended a transaction whose marker was lost: its producer has begun the next transaction",
             partition=str(self._owner),
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,

@@ -91,7 +91,7 @@ class TransactionStatus(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether the transaction is decided and has pending markers."""
+        """Whether the outcome is decided (commit or abort) and not all markers are written yet."""
         return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
     @property

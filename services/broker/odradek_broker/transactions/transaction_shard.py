@@ -555,8 +555,8 @@ class TransactionShard:
         return Step(orders=tuple(orders))
 
     def move(self, transactional_id: TransactionalId, state: Transaction | None) -> TransactionStep:
-        """Replay and return the record of a state change. `MOVES` must contain the change, unless only the ledger
-        changes.
+        """Replay the record of a state change, and return the step that appends it. `MOVES` must allow the change,
+        unless only the ledger (which steps of a staged write are complete) changes.
         """
         before = self.table.get(transactional_id)
         moved_from = None if before is None else before.status

@@ -85,7 +85,7 @@ class TransactionTable:
         return self._slot_bytes.get(query, 0)
 
     def has_members(self, query: str, step: int) -> bool:
-        """Return whether a step of staged writes has an undecided member."""
+        """Return whether a transaction of this step of staged writes is neither committed nor aborted yet."""
         return (query, step) in self._member_counts
 
     def _count_member(self, query: str, state: Transaction | None, change: int) -> None:

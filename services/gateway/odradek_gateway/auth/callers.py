@@ -147,7 +147,7 @@ class CallerAccesses:
 
     def of(self, caller: Caller) -> CallerAccess:
         """Return the caller's access; it is created if there is none. The access stays open as long as any object in
-        its `users` exists.
+        its `users`, which holds weak references, exists.
         """
         access = self._known.get(caller)
         if access is None:

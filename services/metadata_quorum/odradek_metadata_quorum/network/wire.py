@@ -47,7 +47,7 @@ PONG: Final = "pong"
 _U64_MAX: Final = (1 << 63) - 1
 
 _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
-    # `encode` replaces the field `entries` by commands and terms.
+    # A message has a field `entries`, which `encode` sends as the two fields `commands` and `terms`.
     APPEND_ENTRIES: (
         1,
         (

@@ -330,7 +330,7 @@ class Elections:
             self._heard_s = self._engine.now_s()
             self._restart_timer()
 
-    # Reads.
+    # Confirmation of the leadership, for linearizable reads.
 
     def confirm_leadership(self, confirmed: Confirmed) -> None:
         """Call `confirmed(True)` when a majority has confirmed that no other voter was elected before this call.

@@ -64,7 +64,7 @@ class LogMatching:
         return True
 
     def hear_heartbeat(self, leader_id: int, term: int, *, commit_index: int) -> None:
-        """Handle a message like a heartbeat that proves nothing about the log."""
+        """Handle a message that only shows that the leader lives, and not that this log matches the leader's log."""
         self._engine.receive(
             leader_id, {"type": wire.APPEND_ENTRIES, "term": term, "commit_index": commit_index}
         )

@@ -87,7 +87,7 @@ class WriteAheadLog:
 
     @staticmethod
     def create(disk: Disk) -> None:
-        """Create the files of an empty log. They are durable when `sync_directory` has returned."""
+        """Create the files of an empty log. They are durable once the caller has called `sync_directory`."""
         file = disk.open(segment_name(0), create=True)
         file.write(SegmentHeader(0, GENESIS_INDEX, GENESIS_TERM).encode(), 0)
         file.sync()

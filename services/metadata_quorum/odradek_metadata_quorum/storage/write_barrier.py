@@ -82,9 +82,9 @@ class WriteBarrier:
         return self._writing or 0 if self._vote_in_flight else 0
 
     def needed_for_index(self, index: int) -> int:
-        """Return the value that `durable` must reach for the present log entries up to `index` to be on disk.
+        """Return the value of `durable` from which on all entries that the log now has up to `index` are on disk.
 
-        Entries up to the boundary of the log are in a snapshot, which is on disk.
+        It is 0 for an index up to the boundary of the log, because those entries are in a snapshot on disk.
         """
         if index <= max(self.log.synced_index, self.log.first_index):
             return 0

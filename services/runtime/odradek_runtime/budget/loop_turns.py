@@ -21,7 +21,7 @@ from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
 
 T = TypeVar("T")
 ITERATIONS_BETWEEN: Final = 12
-# The longest time that is charged for a piece, because a piece may wait for other things while it runs.
+# The longest time that the owner of a request is charged for a piece: the measured time may include waits for others.
 PIECE_S_MAX: Final = 0.1
 
 

@@ -129,10 +129,10 @@ class OffsetIndex:
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])
         if not self._offsets:
-            # For a reader in another thread the number of offsets is the number of entries, so the positions are
-            # replaced first.
+            # Empty indexes share one array, which must stay empty.
             self._positions = array("I")
             self._offsets = array("I")
+        # The position first: a reader in another thread takes the number of offsets for the number of entries.
         self._positions.append(position)
         self._offsets.append(relative_offset)
 

@@ -117,7 +117,7 @@ class SegmentList:
         self._release([segment for segment in self.all if segment not in segments])
         for segment in segments:
             if segment.open_files is None:
-                segment.close()  # `OpenFiles` does not count this descriptor yet
+                segment.close()  # the next read opens it again, so that `OpenFiles` counts its descriptor
         self._put(segments)
 
     def retire(self, segments: list[Segment], *, delay_ms: int) -> None:
