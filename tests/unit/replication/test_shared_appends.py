@@ -13,6 +13,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from odradek_broker.log.partition_log import AppendInfo, PartitionLog
+from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.client_requests import (
     AT_ONCE_MAX,
@@ -204,15 +205,17 @@ async def test_a_lone_produce_waits_for_no_turn() -> None:
 async def test_produces_to_very_many_partitions_are_appended_in_several_iterations() -> None:
     iterations: list[Any] = []
     turns = ProduceTurns(iterations.append, at_once_max=0)
-    queues = [ProduceQueue(turns, Mock()) for _ in range(2 * FLUSHED_MAX + 1)]
+    replica = Mock(**{"step.return_value": None})
+    queues = [ProduceQueue(turns, replica) for _ in range(2 * FLUSHED_MAX + 1)]
+    request = ev.ProduceRequested(request_id=1, record_count=1, acks=1, deadline_ms=0)
     for queue in queues:
-        queue.add(Mock(producer=None))
+        queue.add(request)
     left: list[int] = []
     for end in iterations:  # each iteration may add the next
         end()
         left.append(sum(len(queue.requests) for queue in queues))
     assert left == [FLUSHED_MAX + 1, 1, 0]
-    queues[0].add(Mock(producer=None))
+    queues[0].add(request)
     assert len(iterations) == 4, "a later produce is flushed in an iteration of its own"
 
 
