@@ -121,7 +121,7 @@ def test_two_voters_speak_the_highest_version_that_both_know(
         assert peer_link.agreed_version(message) == agreed
         refusal = peer_link.hello_refusal(message, "c", 2, 1)
         assert (refusal is None) == (agreed is not None)
-        assert refusal is None or "upgrade the older" in refusal
+        assert refusal is None or "upgrade the controller with the older release" in refusal
 
 
 def test_a_pickle_is_no_message() -> None:
