@@ -9,14 +9,17 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import TypeVar
 
 import pytest
 
 from tests.sim.transactions.planted_bugs import FOUND_BY_SEEDS, HUNTED, Patch
 from tests.sim.transactions.transactions_run import Outcome, run_seed
 
+T = TypeVar("T")
 SEEDS_PER_WORKER = 40
 COVERAGE = (
     "transactions committed",
@@ -49,30 +52,40 @@ def show(outcome: Outcome) -> None:
     )
 
 
+def in_new_workers(
+    work: Callable[[int], T], numbers: range, workers: int, *, per_worker: int = SEEDS_PER_WORKER
+) -> Iterator[T]:
+    """Yield the results of `work` for these numbers, in order. A worker process ends after about `per_worker` of them.
+
+    A simulated process that is killed leaves requests in progress, in structs that the garbage collector cannot see.
+    So each seed keeps some memory, 10 MB on average. The option `max_tasks_per_child` of ProcessPoolExecutor would be
+    shorter, but hangs in Python 3.11 to 3.14 when the first workers end (CPython issue 115634).
+    """
+    for start in range(0, len(numbers), workers * per_worker):
+        with ProcessPoolExecutor(
+            max_workers=workers,
+            mp_context=get_context("spawn"),
+            initializer=logging.disable,
+            initargs=(logging.WARNING,),
+        ) as pool:
+            yield from pool.map(work, numbers[start : start + workers * per_worker])
+
+
 def run(seeds: range, workers: int) -> bool:
     """Run the seeds. Return whether no seed has a violation and, in 20 or more seeds, every kind of event happened."""
     began = time.monotonic()
     counters: Counter[str] = Counter()
     failed: list[int] = []
     decided_min = 1 << 60
-    # A simulated process that is killed leaves requests in progress, in structs that the garbage collector does not
-    # track. So each seed keeps some memory, 10 MB on average, and a worker ends after some seeds.
-    with ProcessPoolExecutor(
-        max_workers=workers,
-        mp_context=get_context("spawn"),
-        max_tasks_per_child=SEEDS_PER_WORKER,
-        initializer=logging.disable,
-        initargs=(logging.WARNING,),
-    ) as pool:
-        for number, outcome in enumerate(pool.map(run_seed, seeds), 1):
-            counters.update(outcome.counters)
-            if outcome.violations:
-                failed.append(outcome.seed)
-                show(outcome)
-            else:
-                decided_min = min(decided_min, outcome.decided)
-            if number % 50 == 0:
-                print(f"{number} seeds, {len(failed)} failed", flush=True)
+    for number, outcome in enumerate(in_new_workers(run_seed, seeds, workers), 1):
+        counters.update(outcome.counters)
+        if outcome.violations:
+            failed.append(outcome.seed)
+            show(outcome)
+        else:
+            decided_min = min(decided_min, outcome.decided)
+        if number % 50 == 0:
+            print(f"{number} seeds, {len(failed)} failed", flush=True)
     for name in COVERAGE:
         print(f"{counters[name]:>10,}  {name}")
     decided = counters["transactions committed"] + counters["transactions aborted"]
