@@ -102,7 +102,7 @@ async def test_no_more_than_five_requests_are_under_way() -> None:
         client = await server.connect()
         sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(40)]
         await eventually(lambda: len(server.partitions.held) == 5)
-        other = await server.connect()  # a whole turn of the loop and more
+        other = await server.connect()  # a whole iteration of the event loop and more
         other.send(ApiKey.API_VERSIONS, 3)
         await other.receive()
         assert len(server.partitions.held) == 5

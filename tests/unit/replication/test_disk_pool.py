@@ -20,7 +20,7 @@ async def test_a_callback_that_fails_does_not_keep_the_others_from_theirs() -> N
     pool.run(lambda: None, lambda: told.append(1))
     both_ended = threading.Event()
     pool.run(both_ended.set, lambda: None)
-    assert both_ended.wait(10)  # so that one turn of the loop hears of both
+    assert both_ended.wait(10)  # so that one iteration of the event loop hears of both
     await pool.idle()
     pool.close()
     assert told == [1]

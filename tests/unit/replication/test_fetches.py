@@ -192,7 +192,7 @@ async def test_watchers_of_the_image_are_called_once_for_all_changes_of_a_turn()
         partitions.watch_image(others.append)
         for _ in range(3):
             partitions.image_changed()
-        assert seen == [], "in the next turn of the loop"
+        assert seen == [], "in the next iteration of the event loop"
         await asyncio.sleep(0)
         assert seen == others == [partitions.image]
         unwatch()

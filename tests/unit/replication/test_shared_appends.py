@@ -1,4 +1,4 @@
-"""Produce requests to one partition that arrive in one turn of the event loop share an append, and each has its own
+"""Produce requests to one partition that arrive in one iteration of the event loop share an append. Each has its own
 outcome. A single request is appended at once.
 """
 

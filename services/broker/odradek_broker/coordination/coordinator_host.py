@@ -113,9 +113,9 @@ class CoordinatorHost(Generic[Shard]):
 
         If `leader_epoch` is given, only the shard of that epoch may handle the request.
 
-        The lease of the partition's leader is checked (rule R13 of partition/README.md) in the turn of the event loop
-        in which the caller sends the response. Thus a coordinator that is disconnected from the cluster stops returning
-        outdated offsets when its lease ends.
+        The lease of the partition's leader is checked (rule R13 of partition/README.md) in the iteration of the event
+        loop in which the caller sends the response. Thus a coordinator that is disconnected from the cluster stops
+        returning outdated offsets when its lease ends.
 
         Raises:
             CoordinatorError: NOT_COORDINATOR if this broker does not lead the partition;

@@ -6,8 +6,8 @@ A handler reads state that includes all records appended so far. Its response wa
 committed, so that no client sees state that may still be lost. Responses are sent in the order in which the handlers
 ran, and orders (work outside of the state machine) are carried out in the same order.
 
-The steps of one turn of the event loop become one append. Thus many requests that arrive together cost one write, and a
-single request does not wait for others.
+The steps of one iteration of the event loop become one append. Thus many requests that arrive together cost one write,
+and a single request does not wait for others.
 
 If an append or a handler fails, the state is ahead of the log and cannot be used any more. The shard closes, all
 waiting requests fail with NOT_COORDINATOR, and the host loads a new shard. A failed handler is a bug, which affects
@@ -76,9 +76,9 @@ class Order(Value, frozen=True):
 class HostedShard(Generic[Shard]):
     """The state machine of one partition during one leader epoch.
 
-    `append(writes, on_done)` appends the records of one turn of the event loop, if the leader epoch is still the same.
-    `on_closed` is called only if the shard was active before. `breaks` is how many earlier shards of this partition
-    failed in a row.
+    `append(writes, on_done)` appends the records of one iteration of the event loop, if the leader epoch is still the
+    same. `on_closed` is called only if the shard was active before. `breaks` is how many earlier shards of this
+    partition failed in a row.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class HostedShard(Generic[Shard]):
         self.state = ShardState.LOADING
         self.active_since_s = 0.0  # on the event loop's clock
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
-        # The records of this turn of the event loop. The responses and orders that wait for these records are
+        # The records of this iteration of the event loop. The responses and orders that wait for these records are
         # in the last item of `_writes`.
         self._turn: TurnWrites | None = None
         self._writes: deque[_Write] = deque()
@@ -174,8 +174,8 @@ class HostedShard(Generic[Shard]):
         self.on_broken()
 
     def take(self, step: Step[Any]) -> None:
-        """Add the records of a step to the append of this turn of the event loop. The step's responses and orders wait
-        until this append and all earlier ones are committed.
+        """Add the records of a step to the append of this iteration of the event loop. The step's responses and orders
+        wait until this append and all earlier ones are committed.
         """
         if self.state is not ShardState.ACTIVE:
             return

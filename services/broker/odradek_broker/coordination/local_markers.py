@@ -1,6 +1,6 @@
 """Writes transaction markers to partitions that this broker leads, for the coordinators on all brokers.
 
-All markers of one turn of the event loop for a partition become one append. A turn writes to at most
+All markers of one iteration of the event loop for a partition become one append. An iteration writes to at most
 `PARTITIONS_AT_ONCE` partitions, so that a transaction with thousands of partitions does not block the event loop.
 Markers for `__consumer_offsets` go through the group coordinator, because they commit or discard pending offsets.
 """
@@ -35,7 +35,7 @@ from odradek_runtime.logs import event_log
 
 _TIMEOUT_MS: Final = 15_000
 PARTITIONS_AT_ONCE: Final = 50
-"""The maximum number of partitions to which one turn of the event loop writes. An append takes 100 to 150 us."""
+"""The maximum number of partitions to which one iteration of the event loop writes. An append takes 100 to 150 us."""
 _log = event_log(__name__)
 OnWritten = Callable[[ErrorCode], None]
 
@@ -66,8 +66,8 @@ class LocalMarkers:
     ) -> None:
         """Write a marker if this broker leads the partition in this leader epoch.
 
-        `on_done` is called once, in a later turn of the event loop, with an error code. NONE means that the marker is
-        committed.
+        `on_done` is called once, in a later iteration of the event loop, with an error code. NONE means that the marker
+        is committed.
         """
         loop = asyncio.get_running_loop()
         partition = self._partitions.find(target.topic_id, target.partition)

@@ -19,8 +19,8 @@ leads the partition in the leader epoch of the copy; otherwise the copy could en
 keeps its producer epoch. To the same leader in the same epoch, a marker is sent again only after a response or after
 the stream broke, because a new stream makes the leader discard the messages that still arrive on the broken stream.
 
-A transaction may have thousands of partitions. One turn of the event loop sends at most `MARKERS_AT_ONCE` markers of
-one transaction, and reports at most `MARKERS_AT_ONCE` acknowledgements.
+A transaction may have thousands of partitions. One iteration of the event loop sends at most `MARKERS_AT_ONCE` markers
+of one transaction, and reports at most `MARKERS_AT_ONCE` acknowledgements.
 
 An acknowledgement is ignored if the shard has been closed in the meantime, or if the acknowledgement belongs to an
 earlier decision.
@@ -119,7 +119,7 @@ class MarkerSender:
         on_fenced: Callable[[PartitionIndex, LeaderEpoch], None],
         clock: Clock,
     ) -> None:
-        """`on_marked` is called with the acknowledgements of one shard, at most once in a turn of the event loop.
+        """`on_marked` is called with the acknowledgements of one shard, at most once in an iteration of the event loop.
         `on_fenced` is called if another broker has become the coordinator of a shard.
         """
         self._broker_id = broker_id

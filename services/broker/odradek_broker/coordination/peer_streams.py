@@ -112,7 +112,7 @@ class PeerStreams(Generic[E, R]):
             await asyncio.get_running_loop().create_future()
 
     def send(self, peer: BrokerId, entry: E, on_result: Callable[[R | None], None]) -> None:
-        """Set the number of an entry and send it. `on_result` is called once, in a later turn of the event loop.
+        """Set the number of an entry and send it. `on_result` is called once, in a later iteration of the event loop.
 
         The argument of `on_result` is None if the stream broke before the response arrived. In that case it is unknown
         whether the other broker handled the entry.

@@ -1,4 +1,4 @@
-"""Combines the records of all steps of one turn of the event loop into one append, in the order of the steps."""
+"""Combines the records of all steps of one iteration of the event loop into one append, in the order of the steps."""
 
 from __future__ import annotations
 

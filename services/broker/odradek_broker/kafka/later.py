@@ -12,7 +12,7 @@ T = TypeVar("T")
 class Later(Generic[T]):
     """A response that the handler delivers after it has returned, by calling `respond` once, on the event loop.
 
-    This costs less than a future, and the response is sent in the same turn of the event loop. The caller of the
+    This costs less than a future, and the response is sent in the same iteration of the event loop. The caller of the
     handler either sets `respond` or awaits this object. A response after the connection has closed is discarded.
     """
 

@@ -6,8 +6,8 @@ accept, everything goes through the transport, so that the bytes stay in order a
 applies. With TLS, or if the transport has no socket, everything always goes through the transport.
 
 A transport buffers all bytes that are written to it. Therefore a long response is written to it in pieces of
-`PIECE_BYTES_MAX`, one in each turn of the event loop, and further pieces follow when the transport has sent most of the
-earlier ones.
+`PIECE_BYTES_MAX`, one in each iteration of the event loop, and further pieces follow when the transport has sent most
+of the earlier ones.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class ResponseWriter:
         self._waiting: deque[ByteBuffer] = deque()
         self.waiting_bytes = 0
         self._begun_bytes = 0  # how many bytes of the first waiting buffer were written
-        self._is_due = False  # whether a piece will be written in the next turn of the event loop
+        self._is_due = False  # whether a piece is written in the next iteration of the event loop
         self._socket_fd = -1
         plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None and transport.get_extra_info("ssl_object") is None:

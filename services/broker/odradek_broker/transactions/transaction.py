@@ -35,7 +35,7 @@ the marker of that transaction was lost in a partition, the partition's leader g
 
 Assertions check that these impossible cases do not occur: partitions in EMPTY or COMPLETE_*; `next_id` or
 `MARKER_EPOCH_MAX` outside of PREPARE_*; a change of the status that is not in `MOVES`, unless only the ledger changes.
-In the log, several changes in one turn of the event loop are merged into the last one, so the changes that a load
+In the log, several changes in one iteration of the event loop are merged into the last one, so the changes that a load
 replays may not be in `MOVES`.
 """
 
