@@ -224,7 +224,8 @@ class ListenerSettings(LogSettings):
 
     def authenticated_listeners(self) -> frozenset[str]:
         """Return the names of the listeners that refuse clients without authentication."""
-        # The replication listener uses mutual TLS whenever the broker has a certificate.
+        # The replication listener demands client certificates if the broker itself has one. If it has none,
+        # `refuse_open_without_tls` refuses a replication listener that other machines can reach.
         authenticated = {REPLICATION}
         for listener in self.listeners:
             if listener.name != REPLICATION and (

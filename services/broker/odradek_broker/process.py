@@ -32,7 +32,7 @@ from odradek_broker.data_directory import (
 from odradek_broker.kafka.listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.services import Services
-from odradek_broker.listener_settings import is_kafka_listener
+from odradek_broker.listener_settings import REPLICATION, is_kafka_listener
 from odradek_broker.metrics import PREFIX, BrokerMetrics
 from odradek_broker.replication import partition_host
 from odradek_broker.replication.counters import Counters
@@ -90,7 +90,7 @@ class BrokerProcess:
         self._may_serve_kafka = asyncio.Event()
         self._serves_kafka = asyncio.Event()
         self._tokens = token_verifier(settings)
-        if settings.authenticated_listeners():
+        if settings.authenticated_listeners() > {REPLICATION}:
             load_scramp()
         self._logins = Logins()
         self._kafka = KafkaListeners(settings, self._tls, tokens=self._tokens, logins=self._logins)

@@ -349,7 +349,7 @@ BUGS = {
             is_rare=True,
         ),
         Bug(
-            number=40,
+            number=123,
             name="a follower joins only while producers pause",
             plant=_watermark_waits_for_nobody,
             found_by=7,

@@ -1,5 +1,5 @@
 """The planted bugs that tests outside of the simulator find: those of the metadata quorum, which the simulator replaces
-by a model, and number 41. (The simulator and tests.unit.log.test_planted_bugs both find bugs 17 and 18.)
+by a model, and number 124. (The simulator and tests.unit.log.test_planted_bugs both find bugs 17 and 18.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ELSEWHERE = {
             "stale_snapshot_replaces_newer",
         ),
         (  # no seed fails, because a follower whose lane changes too often still joins the ISR
-            41,
+            124,
             "a partition back in the hot lane may leave it at once",
             "tests.unit.replication.test_planted_bugs",
             "judged_when_back_in_the_hot_lane",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from odradek_broker import process
 from odradek_broker.kafka.listener import refuse_unencrypted_listeners
 from odradek_broker.listener_settings import is_kafka_listener
 from odradek_broker.settings import BrokerSettings
@@ -98,3 +99,13 @@ def test_a_listener_that_nothing_maps_is_refused() -> None:
     made = settings("KAFAK://127.0.0.1:1")
     with pytest.raises(SettingsError, match="KAFAK:PLAINTEXT"):
         made.check()
+
+
+@pytest.mark.parametrize(("more", "is_loaded"), [({}, False), (SCRAM, True)])
+def test_scramp_is_loaded_at_the_start_only_if_clients_log_in(
+    more: dict[str, Any], is_loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(process, "load_scramp", lambda: calls.append(None))
+    process.BrokerProcess(settings(HOME, **more), insecure=True)
+    assert bool(calls) is is_loaded

@@ -76,7 +76,7 @@ def consume(
         bool,
         typer.Option(
             "--regex",
-            help="Read all topics whose whole name matches one of these regular expressions.",
+            help="The arguments are regular expressions: read all topics whose whole name matches one.",
         ),
     ] = False,
     from_beginning: Annotated[

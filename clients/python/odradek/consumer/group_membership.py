@@ -84,10 +84,10 @@ class Reader(Protocol):
         """
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """Begin to return records of these partitions."""
+        """Let the program get records of these partitions from now on."""
 
     def suspend(self, names: Sequence[TopicPartition]) -> None:
-        """Return no more records of these partitions, because they are being revoked."""
+        """Let the program get no more records of these partitions, because they are being revoked."""
 
     def returned_offsets(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return, by partition, the offset after the last returned record, and the leader epoch of that record (-1:

@@ -47,7 +47,9 @@ class TokenBucket:
         self._tokens = min(self._tokens, rate * self._burst_s)
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take tokens, and return how many seconds the client has to wait until their number is not negative."""
+        """Take tokens, of which the bucket may then have less than 0. Return how many seconds the client has to wait
+        until it has 0 again.
+        """
         self._fill(now_s)
         self._tokens -= tokens
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate

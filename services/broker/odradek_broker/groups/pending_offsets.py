@@ -35,7 +35,7 @@ REGISTRATIONS_MAX: Final = 10_000
 
 
 class PendingOffset(Struct, frozen=True, gc=False):
-    """An offset of an open transaction. `order` is higher for later records of the log."""
+    """An offset that a group commits in an open transaction. `order` is higher if its record is later in the log."""
 
     committed: CommittedOffset
     order: int

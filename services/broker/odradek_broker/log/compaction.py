@@ -161,7 +161,7 @@ class CompactJob:
                 continue
             run.new.remove_files()
             run.new.close()
-            # If all segments of the run have expired since the copy, the run needs no compaction any more.
+            # The pass goes on only if all segments of the run have expired since they were copied.
             if is_cut or present:
                 self._give_up()
         return is_swapped

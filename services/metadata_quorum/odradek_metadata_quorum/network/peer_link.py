@@ -48,8 +48,12 @@ from odradek_metadata_quorum.settings import QuorumTls
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
-_VOTERS_TEXT_MAX: Final = 200  # most characters of the voters in a peer's hello that are logged
-HELLO_BYTES_MAX: Final = 4096  # most memory that a peer may use before it has identified itself
+_VOTERS_TEXT_MAX: Final = (
+    200  # of the list of voters in a peer's hello, at most so many characters are logged
+)
+HELLO_BYTES_MAX: Final = (
+    4096  # a peer may use at most so much memory before it has identified itself
+)
 
 
 class FrameProtocol(asyncio.Protocol):

@@ -211,8 +211,8 @@ class Voter:
             )
         elif size > size_max // 2:
             _log.warning(
-                "Metadata snapshot is larger than half of the limit; raise the limit on every controller"
-                " before snapshots exceed it",
+                "Metadata snapshot is larger than half of the limit; raise the limit on every controller,"
+                " because larger snapshots are not stored",
                 snapshot_bytes=size,
                 limit=limit,
             )
