@@ -122,6 +122,21 @@ def test_the_chosen_connection_makes_way_when_its_owner_is_within_its_share_agai
     assert bob[0].brings(MIB)
 
 
+def test_a_connection_that_a_quota_mutes_is_not_chosen_and_not_closed() -> None:
+    arriving = ArrivingBytes(64 * MIB)
+    muted, other = Sender(arriving, "alice"), Sender(arriving, "alice")
+    muted.brings(5 * MIB)
+    other.brings(6 * MIB)
+    assert muted.brings(SMALL), "it has the fewest bytes, and is chosen"
+    arriving.mute(muted)
+    for _ in range(3):
+        assert other.brings(MIB)
+        arriving.rotate()
+    assert not muted.is_closed
+    other.ends()
+    assert muted.brings(MIB)
+
+
 def test_one_frame_larger_than_all_room_arrives() -> None:
     arriving = ArrivingBytes(MIB)
     sender = Sender(arriving, "alice")

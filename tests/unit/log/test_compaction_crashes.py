@@ -154,10 +154,10 @@ def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
     assert kept > 20
 
 
-@pytest.mark.parametrize("position", [0, 7, 20, 45, -30, -1])
-def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) -> None:
-    """The original segments are still used if the first of them exists; otherwise the log is
-    truncated there.
+@pytest.mark.parametrize("position", [0, 7, 20, 45, -30, -1, None])
+def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int | None) -> None:
+    """The disk has changed a byte at `position`, or has lost all bytes (None). The original segments
+    are still used if the first of them exists; otherwise the log is truncated there.
     """
     outcomes = set()
     for fault_at in range(1, 100):
@@ -176,7 +176,11 @@ def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) ->
         swaps = [path for path in broker.files(".swap") if ".log" in path.name]
         for path in swaps:
             assert isinstance(broker.storage, MemoryStorage)
-            broker.storage.inode(path).data[position] ^= 0x40
+            data = broker.storage.inode(path).data
+            if position is None:
+                data.clear()
+            else:
+                data[position] ^= 0x40
         is_begun = [s for s in swaps if not broker.storage.exists(s.with_suffix(""))]
         broker.kill_and_start()
         report = broker.report

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from odradek import Client, Consumer, GroupOptions, TopicPartition
+from odradek.consumer.group_offsets import GroupOffsets
 from odradek.errors import ClientClosed, GroupInUse, UnknownGroup
 from odradek.testing import MemoryCluster
 from odradek.testing.memory_groups import MemoryGroups, MemoryMember, PartitionId
@@ -127,6 +128,34 @@ async def test_internal_topics_are_read_when_they_are_named_or_not_excluded(
         await until_owned(consumer, PARTITIONS)
         consumer.subscribe(internal_topic)
         await until_owned(consumer, PARTITIONS + 2)
+
+
+async def test_a_topic_that_is_named_during_a_take_over_starts_at_its_committed_offset(
+    client: Client, topic: str, internal_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(client, 5, internal_topic)
+    async with client.consumer(internal_topic, group="g", auto_offset_reset="earliest") as before:
+        await read(before, 5)
+        await before.commit()
+    consumer = client.consumer(
+        group=GroupOptions(group="g", pattern=".*"), auto_offset_reset="earliest"
+    )
+    committed = GroupOffsets.committed
+
+    async def named_meanwhile(
+        offsets: GroupOffsets, names: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        found = await committed(offsets, names)
+        monkeypatch.setattr(GroupOffsets, "committed", committed)
+        consumer.subscribe(internal_topic)
+        return found
+
+    monkeypatch.setattr(GroupOffsets, "committed", named_meanwhile)
+    async with consumer:
+        records = await consumer.getmany(20)
+        while len(consumer.assignment()) != PARTITIONS + 2:
+            records += await consumer.getmany(20)
+        assert records + await consumer.getmany(300) == []
 
 
 async def until_owned(consumer: Consumer, count: int) -> None:

@@ -75,5 +75,7 @@ async def test_a_replica_whose_address_is_unknown_does_not_end_the_reading(
     async with client.consumer("t", auto_offset_reset="earliest", client_rack="near") as consumer:
         assert not await consumer.getmany(300)
         assert rack.reads_of.count(LEADER) > 1
+        (progress,) = consumer._planner.partitions.values()
+        assert progress.failures > 1, "the pause grows"
         rack.named = FOLLOWER
         assert numbers(await read(consumer, 5)) == list(range(5))

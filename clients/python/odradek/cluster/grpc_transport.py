@@ -103,7 +103,6 @@ _NOT_FOR_CLIENTS_HINT: Final = (
     "this may be the listener for replication or for other brokers: use the broker's gRPC address for clients (listener"
     " GRPC, port 9090 by default)"
 )
-_NO_FILES: Final = os.strerror(errno.EMFILE)
 _NO_FILES_REASON: Final = "this process has too many open files; raise its limit of open files"
 _TOO_LARGE: Final = "message larger than max"
 """A part of gRPC's message if it refuses a message that is too large. A retry would not help."""
@@ -183,7 +182,7 @@ async def translated(
     """Return the SDK's error for a gRPC status. `name` is the called method."""
     details = (details or code.name.lower().replace("_", " ")).strip()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
-        if code is grpc.StatusCode.UNAVAILABLE and (_NO_FILES in details or not _has_files()):
+        if code is grpc.StatusCode.UNAVAILABLE and not _has_files():
             return BrokerUnreachable(endpoint, _NO_FILES_REASON)
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
             return NameUnresolvable(endpoint, "its host name cannot be resolved on this machine")

@@ -304,8 +304,11 @@ class FetchPlanner:
             progress.log_start_offset = max(progress.log_start_offset, data.log_start_offset)
             self._refused(progress, data.error_code, data.error_message, now_ms)
             return
-        progress.failures = 0
-        progress.failing_since_ms = -1
+        if (
+            data.preferred_read_replica < 0
+        ):  # otherwise `replica_unknown` may follow, and count a failure
+            progress.failures = 0
+            progress.failing_since_ms = -1
         progress.high_watermark = data.high_watermark
         progress.last_stable_offset = data.last_stable_offset
         progress.log_start_offset = data.log_start_offset

@@ -57,7 +57,10 @@ class FrameFile:
         if frames.is_whole:
             self._advance()
             return False
-        if not arriving.may_read(self._connection) or not wants:
+        if not wants:
+            arriving.mute(self._connection)
+            return False
+        if not arriving.may_read(self._connection):
             return False
         if frames.memory_bytes >= PART_BYTES_MIN and arriving.is_for_file(self._connection):
             self._advance()

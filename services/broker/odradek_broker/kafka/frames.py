@@ -225,7 +225,7 @@ class ArrivingBytes:
 
     SMALL_BYTES: Final = 64 * 1024  # connections with fewer buffered bytes are not counted
 
-    __slots__ = ("_chosen", "_chosen_bytes", "_has_refused", "_held", "_shares", "_slow")
+    __slots__ = ("_chosen", "_chosen_bytes", "_has_refused", "_held", "_muted", "_shares", "_slow")
 
     def __init__(self, bytes_max: int) -> None:
         self._shares = Shares(total_max=bytes_max, owner_max=max(1, bytes_max // 8))
@@ -233,6 +233,7 @@ class ArrivingBytes:
         self._chosen: Resumable | None = None
         self._chosen_bytes = 0
         self._slow: set[Resumable] = set()
+        self._muted: set[Resumable] = set()
         self._has_refused = False
 
     @property
@@ -242,12 +243,22 @@ class ArrivingBytes:
 
     def may_read(self, connection: Resumable) -> bool:
         """Return whether a connection that has received a part of a large frame may continue to read."""
+        self._muted.discard(connection)
         if not self.is_crowded(connection):
             return True
         self._has_refused = True
         if self._chosen is None or not self.is_crowded(self._chosen):
             self._choose()
         return self._chosen is connection
+
+    def mute(self, connection: Resumable) -> None:
+        """Note that the broker does not read from this connection for another reason, such as a quota, until `may_read`
+        is called for it. It is not chosen meanwhile: it would look slow, and would be closed.
+        """
+        self._muted.add(connection)
+        if self._chosen is connection:
+            self._chosen = None
+            self._resume()
 
     def is_crowded(self, connection: Resumable) -> bool:
         """Return whether the connection's owner, or all owners together, exceed their limit."""
@@ -282,6 +293,7 @@ class ArrivingBytes:
             return
         del self._held[connection]
         self._slow.discard(connection)
+        self._muted.discard(connection)
         if self._chosen is connection:
             self._chosen = None
         self._resume()
@@ -309,7 +321,8 @@ class ArrivingBytes:
     def _choose(self) -> None:
         # Connections that may read anyway are not chosen. Otherwise an owner above its share would wait as long as
         # other owners send large frames.
-        crowded = [connection for connection in self._held if self.is_crowded(connection)]
+        willing = (connection for connection in self._held if connection not in self._muted)
+        crowded = [connection for connection in willing if self.is_crowded(connection)]
         waiting = [connection for connection in crowded if connection not in self._slow]
         if not waiting:
             self._slow.clear()

@@ -17,7 +17,9 @@ nothing is lost, and the old segments do not return, because they are renamed be
 name.
 
 Retention may delete old segments between the steps 2 and 3. If the process then dies, the start deletes the new segment
-if the segment that followed the run is gone, too: the new segment would leave a hole before the rest of the log.
+if the segment that followed the run is gone, too: the new segment would leave a hole before the rest of the log. If the
+disk has cut the new segment of the first run exactly between two batches, after step 3 began, the start cannot tell it
+from such an expired one.
 
 A truncation of the log first undoes step 2, and no compacted segment is installed during or after it.
 
@@ -122,7 +124,7 @@ def _is_log(name: str) -> bool:
 
 
 def _end_offset(storage: Storage, path: Path, base_offset: int) -> int | None:
-    """Return the end offset of a segment's file; None if the file has anything but valid batches."""
+    """Return the end offset of a compacted segment's file; None if the file has anything but valid batches, or none."""
     file = storage.open(path)
     try:
         end_offset, end = base_offset, 0
@@ -130,6 +132,6 @@ def _end_offset(storage: Storage, path: Path, base_offset: int) -> int | None:
             if header.base_offset < end_offset:  # no CRC covers the base offset
                 return None
             end_offset, end = header.last_offset + 1, position + header.size_bytes
-        return end_offset if end == file.size_bytes() else None
+        return end_offset if 0 < end == file.size_bytes() else None
     finally:
         file.close()
