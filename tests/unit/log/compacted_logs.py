@@ -30,13 +30,14 @@ def put(
     producer_id: int = -1,
     base_sequence: int = -1,
     transactional: bool = False,
+    leader_epoch: int = 0,
 ) -> int:
     base = broker.log.log_end_offset
     records = [Record(key, value, timestamp_ms=timestamp_ms) for key, value in pairs]
     data = encode_batch(
         records,
         base_offset=base,
-        leader_epoch=0,
+        leader_epoch=leader_epoch,
         compression=compression,
         producer_id=producer_id,
         producer_epoch=0 if producer_id >= 0 else -1,

@@ -4,7 +4,8 @@
     2  segments below the recovery point: their indexes are checked, and rebuilt if necessary
     3  segments past the recovery point: every batch is read and its CRC checked; the log ends before the
        first invalid or incomplete batch, or hole between two segments; everything after that is deleted
-    4  epochs: from the checkpoint up to the recovery point, from batch headers past it
+    4  epochs: from the checkpoint up to the recovery point, from batch headers past it, and from the checkpoint there,
+       too, where it agrees with the headers (compaction may have removed the first batches of an epoch)
     5  producers: from the newest snapshot at or below the recovery point and the high watermark, and a replay of
        headers
 
@@ -90,8 +91,8 @@ class Recovery:
     """One sentence about each damaged file that was deleted because the log does not need it."""
     _is_trusting: bool = True
     _segments: list[Segment] = field(default_factory=list)
-    # Pairs of a leader epoch and its first offset, from the batches that were scanned.
-    _scanned: list[tuple[int, int]] = field(default_factory=list)
+    # For each leader epoch of the batches that were scanned: the epoch, its first offset and its end offset.
+    _scanned: list[tuple[int, int, int]] = field(default_factory=list)
     _scan_start: int = 0
     _reindexed: list[Segment] = field(default_factory=list)
 
@@ -267,8 +268,12 @@ class Recovery:
             self.scanned_bytes += header.size_bytes
 
     def _note_epoch(self, header: Header) -> None:
+        end_offset = header.last_offset + 1
         if not self._scanned or header.leader_epoch > self._scanned[-1][0]:
-            self._scanned.append((header.leader_epoch, header.base_offset))
+            self._scanned.append((header.leader_epoch, header.base_offset, end_offset))
+        else:
+            epoch, first_offset, _ = self._scanned[-1]
+            self._scanned[-1] = epoch, first_offset, end_offset
 
     def _remove_from(self, bases: list[int]) -> None:
         for base_offset in reversed(bases):
@@ -311,12 +316,29 @@ class Recovery:
         if epochs is None or (not epochs.entries() and end > self._segments[0].base_offset):
             epochs = LeaderEpochs(self._epochs_from_headers())
         else:
-            epochs.truncate_from_end(min(Offset(self._scan_start), end) if self._scanned else end)
-            for epoch, first_offset in self._scanned:
+            written = epochs.entries()
+            scan_start = min(Offset(self._scan_start), end) if self._scanned else end
+            epochs.truncate_from_end(scan_start)
+            kept = [
+                entry for entry in written if scan_start <= entry[1] and self._is_confirmed(entry)
+            ]
+            scanned = [(epoch, first_offset) for epoch, first_offset, _ in self._scanned]
+            for epoch, first_offset in sorted(kept + scanned):
                 if epoch > epochs.latest:
                     epochs.enter(LeaderEpoch(epoch), Offset(first_offset))
         epochs.truncate_from_start(start)
         return epochs
+
+    def _is_confirmed(self, entry: tuple[int, int]) -> bool:
+        """Return whether an entry of the leader epoch checkpoint agrees with the batches that were scanned.
+
+        Compaction may have removed the first batches of an epoch, or all of them. Only the checkpoint has the offset at
+        which the epoch began: a follower whose log differs from there on must truncate its log to this offset.
+        """
+        epoch, start_offset = entry
+        later = [first for scanned, first, _ in self._scanned if scanned >= epoch]
+        earlier = [end for scanned, _, end in self._scanned if scanned < epoch]
+        return bool(later) and start_offset <= later[0] and all(e <= start_offset for e in earlier)
 
     def _epochs_from_headers(self) -> list[tuple[int, int]]:
         """Return all epochs without reading every header: because epochs rise, a binary search finds where
