@@ -246,12 +246,13 @@ class Invariants:
         """Record that DeleteRecords succeeded.
 
         From now on the log must begin at the low watermark or later at every running broker that becomes leader (I12),
-        also after a restart, unless its disk lost data.
+        also after a restart, unless its disk lost data, or refused to write the new log start because the disk was full
+        or the process had too many open files. (Kafka writes log starts once a minute.)
         """
         lives = {
             broker_id: node.disk.losses
             for broker_id, node in self.cluster.brokers.items()
-            if node.is_up
+            if node.is_up and not (node.disk.storage.is_full or node.disk.storage.is_short_of_files)
         }
         answers = self._deleted.setdefault(partition, [])
         answers.append((low_watermark, leader_epoch, lives))

@@ -400,8 +400,8 @@ class PartitionLog:
     def advance_log_start(self, offset: Offset) -> None:
         """Raise the log start offset, at most to the log end (DeleteRecords, or a leader's log start).
 
-        The new offset survives a kill from now on, and a power loss after the next checkpoint. The next retention run
-        deletes the segments below it."""
+        The new offset survives a kill from now on, or from the next checkpoint on if the disk is full. It survives a
+        power loss after that checkpoint. The next retention run deletes the segments below it."""
         if self._move_log_start(offset) and not self._is_truncating:
             try:
                 write_log_start(self._storage, self.directory, offset)
