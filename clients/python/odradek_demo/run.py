@@ -194,7 +194,7 @@ async def run_demo(
 @contextlib.asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
     """Run `work` in a task beside the `async with` block. An error of one cancels the other, and is raised as it is,
-    because the command prints such an error as one line, and an ExceptionGroup with its traceback.
+    because the command prints such an error in one line, but an ExceptionGroup as a traceback.
     """
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -195,7 +195,7 @@ class QuorumProcess:
 
     async def _start(self, server: grpc.aio.Server, admin_http: AdminHttp) -> None:
         settings = self._settings
-        # Tests the port before the quorum opens it: ListenRefused names the port and the remedy.
+        # Test the port before the quorum opens it: only the error of `open_port` names the port and the remedy.
         open_port(settings.listener(RAFT)).close()
         try:
             await self._quorum.start()

@@ -258,7 +258,7 @@ def shown_by_kafkas_consumer(broker: Broker) -> list[bytes | None]:
 def test_a_crash_at_any_step_of_a_swap_hides_no_committed_record(situation: str) -> None:
     """The old segment lists an aborted transaction whose records and marker the new segment no
     longer has. With that list, consumers would skip the producer's later, committed records.
-    In the third situation, the old segment is retired while it waits for the swap.
+    With "expired", retention deletes the old segment while the new one waits for the swap.
     """
     for fault_at in range(1, 100):
         broker = memory_broker(CONFIG)

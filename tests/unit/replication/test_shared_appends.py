@@ -211,7 +211,7 @@ async def test_produces_to_very_many_partitions_are_appended_in_several_iteratio
     for queue in queues:
         queue.add(request)
     left: list[int] = []
-    for end in iterations:  # each iteration may add the next
+    for end in iterations:  # `end` may append the next one
         end()
         left.append(sum(len(queue.requests) for queue in queues))
     assert left == [FLUSHED_MAX + 1, 1, 0]

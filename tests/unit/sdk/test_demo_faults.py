@@ -53,7 +53,7 @@ class Cluster:
 
 
 async def works_beside(*, failing: str, killed: list[bool]) -> None:
-    """Run a stage beside the kills. One of both fails, or both end."""
+    """Run a stage and the kills at the same time. One of them fails, as `failing` says, or none."""
 
     async def kill() -> None:
         await asyncio.sleep(0)

@@ -276,7 +276,7 @@ def test_partitions_with_two_replicas_on_one_host_are_a_warning_while_another_ho
     assert examined(admin)["warnings"] == [], "there is no third host"
     on_hosts(admin, {1: "a", 2: "b", 3: "b", 4: "c"})
     (warning,) = examined(admin)["warnings"]
-    assert "1 partitions (orders-0) have at least two more replicas on one host" in warning
+    assert "1 partition (orders-0) with at least two more replicas on one host" in warning
 
 
 def test_the_warning_of_replicas_on_one_host_does_not_say_that_another_host_has_none(

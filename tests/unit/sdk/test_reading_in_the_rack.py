@@ -16,7 +16,7 @@ LEADER, FOLLOWER = 1, 0
 
 
 class RackOfTheFollower:
-    """Brokers of which the leader sends readers to `named`, and the follower serves what the leader has."""
+    """Simulated brokers: the leader sends consumers to broker `named`, and the follower has the leader's records."""
 
     def __init__(self, named: int) -> None:
         self.named = named

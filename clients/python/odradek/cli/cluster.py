@@ -26,6 +26,7 @@ from odradek.cli.output import (
     Output,
     OutputFormat,
     Yes,
+    counted,
     fail,
     print_facts,
     print_rows,
@@ -216,7 +217,7 @@ def unregister(
 
     if replica_count := with_client(bootstrap, work, is_quick=False):
         fail(
-            f"broker {broker} has replicas of {replica_count} partitions: move them to other brokers first"
+            f"broker {broker} has replicas of {counted(replica_count, 'partition')}: move them to other brokers first"
             " (`odradek cluster spread --over ID,...`)"
         )
     print(f"broker {broker} is no longer registered")
@@ -484,8 +485,8 @@ def _shared_by_replicas(
     if sharing:
         named = ", ".join(sharing[:3]) + (", ..." if len(sharing) > 3 else "")
         yield (
-            f"{len(sharing)} partitions ({named}) have at least two more replicas on one host than on another"
-            " host that has a free broker: `odradek cluster spread --over` with all brokers distributes the replicas"
+            f"{counted(len(sharing), 'partition')} ({named}) with at least two more replicas on one host than on"
+            " another host that has a free broker: `odradek cluster spread --over` with all brokers distributes them"
         )
 
 

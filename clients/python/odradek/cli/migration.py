@@ -169,9 +169,8 @@ class Plan:
     verdicts.
     """
 
-    files: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # role of a process, such as "broker" -> settings in its file
+    # The role of a process, such as "broker" -> the settings in its file.
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 

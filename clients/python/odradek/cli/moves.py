@@ -79,7 +79,7 @@ def move_partitions(
     if dry_run or not plan.after:
         return
     confirm(
-        f"Move {len(plan.after)} partitions, copying {plan.copies} replicas?",
+        f"Move {counted(len(plan.after), 'partition')}, copying {counted(plan.copies, 'replica')}?",
         is_confirmed=is_confirmed,
     )
 

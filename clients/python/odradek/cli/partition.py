@@ -27,6 +27,7 @@ from odradek.cli.output import (
     OutputFormat,
     Yes,
     confirm,
+    counted,
     fail,
     fail_on_errors,
     print_rows,
@@ -198,7 +199,7 @@ def elect(
         return
     if unclean:
         confirm(
-            f"Elect leaders of {len(rows)} partitions, and lose the records that the new leaders do not have?",
+            f"Elect leaders of {counted(len(rows), 'partition')}, and lose the records that the new leaders lack?",
             is_confirmed=yes,
         )
     with_client(bootstrap, work)
@@ -461,7 +462,7 @@ def cancel(
     print_rows(cancelled.rows(), output, empty="no partition is moving")
     if dry_run or not cancelled.after:
         return
-    confirm(f"Cancel the moves of {len(cancelled.after)} partitions?", is_confirmed=yes)
+    confirm(f"Cancel the moves of {counted(len(cancelled.after), 'partition')}?", is_confirmed=yes)
     with_client(bootstrap, work)
 
 

@@ -17,6 +17,7 @@ from odradek.cli.output import (
     OutputFormat,
     Yes,
     confirm,
+    counted,
     fail,
     fail_on_errors,
     print_facts,
@@ -326,7 +327,7 @@ def delete(
     partitions = with_client(bootstrap, count)
     if not dry_run:
         confirm(
-            f"Delete topic {name} with {partitions} partitions and all their records?",
+            f"Delete topic {name} with {counted(partitions, 'partition')} and all their records?",
             is_confirmed=yes,
         )
         with_client(bootstrap, work)

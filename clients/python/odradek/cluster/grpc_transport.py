@@ -233,7 +233,7 @@ def _connect_failure(endpoint: str, details: str) -> str:
 def _has_files() -> bool:
     """Return whether this process can open another file. Called only after a connection failed.
 
-    Without files no host name can be resolved either, and that would be a wrong reason.
+    Without file descriptors the look-up of a host name fails, too, and its error would name the wrong cause.
     """
     try:
         socket.socket().close()

@@ -304,9 +304,8 @@ class FetchPlanner:
             progress.log_start_offset = max(progress.log_start_offset, data.log_start_offset)
             self._refused(progress, data.error_code, data.error_message, now_ms)
             return
-        if (
-            data.preferred_read_replica < 0
-        ):  # otherwise `replica_unknown` may follow, and count a failure
+        # With a preferred replica, `replica_unknown` may follow, and must find the number of earlier failures.
+        if data.preferred_read_replica < 0:
             progress.failures = 0
             progress.failing_since_ms = -1
         progress.high_watermark = data.high_watermark

@@ -155,8 +155,8 @@ class GroupMembership:
             # `owned` differs from the target assignment, so `_reconcile` starts them as new partitions.
             self._excluded -= to_read
             self.owned = {name: i for name, i in self.owned.items() if name.topic not in to_read}
-            # If partitions are being taken over, the committed offsets of these topics were not looked up. The response
-            # to the subscription has the target again.
+            # A take-over in progress has not looked up the committed offsets of these topics, so it must not finish.
+            # The coordinator's response to the new subscription contains the target assignment again.
             self._target = None
         self._sends_subscription = True
         self._wake.set()

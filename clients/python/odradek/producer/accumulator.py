@@ -319,7 +319,7 @@ class Accumulator:
         callbacks: Callbacks = []
         created_before_ms = now_ms - self.limits.delivery_timeout_ms
         for queue in list(self._pending.values()):
-            # A batch that is to be retried waits behind newer batches in flight, so each list is examined.
+            # Each list begins with its oldest batch. A batch that waits for its retry may be older than all in flight.
             for batches in (tuple(queue.in_flight), (*queue.waiting, *_one(queue.open_batch))):
                 for batch in batches:
                     if batch.created_ms > created_before_ms:

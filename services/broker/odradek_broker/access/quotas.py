@@ -47,8 +47,8 @@ class TokenBucket:
         self._tokens = min(self._tokens, rate * self._burst_s)
 
     def take(self, tokens: float, now_s: float) -> float:
-        """Take tokens, of which the bucket may then have less than 0. Return how many seconds the client has to wait
-        until it has 0 again.
+        """Take tokens, even if the number left becomes negative. Return how many seconds the client has to wait until
+        it is 0 again.
         """
         self._fill(now_s)
         self._tokens -= tokens

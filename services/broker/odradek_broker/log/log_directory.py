@@ -6,7 +6,7 @@
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
     <topic id>-<partition>.<random>-delete/          deleted, its files are removed later; directory/strays.py
-    <topic id>-<partition>.<random>-stray/           of no replica here, kept for an operator; directory/strays.py
+    <topic id>-<partition>.<random>-stray/           not assigned to this broker, kept; directory/strays.py
 
 The lifetime of a directory object: `open` (lock, identity, restart class), `load` (recover every log), then the
 broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed write or sync the directory

@@ -39,7 +39,7 @@ class StorageJob:
     """
 
     operation: ClassVar[str] = "syncing"
-    """The operation's name in an error."""
+    """What the job does, in the words of an error message."""
     storage: Storage
     directory: Path
     lock: threading.Lock

@@ -4,8 +4,8 @@
     2  segments below the recovery point: their indexes are checked, and rebuilt if necessary
     3  segments past the recovery point: every batch is read and its CRC checked; the log ends before the
        first invalid or incomplete batch, or hole between two segments; everything after that is deleted
-    4  epochs: from the checkpoint up to the recovery point, from batch headers past it, and from the checkpoint there,
-       too, where it agrees with the headers (compaction may have removed the first batches of an epoch)
+    4  epochs: up to the recovery point, from the checkpoint; past it, from the batch headers and from those entries of
+       the checkpoint that agree with them (compaction may have removed the first batches of an epoch)
     5  producers: from the newest snapshot at or below the recovery point and the high watermark, and a replay of
        headers
 

@@ -455,7 +455,7 @@ class Leader:
                 follower.join_wait.expire(now_ms)
             self._stop_waiting(effects)
         self._shrink(effects, now_ms)
-        # Is a follower outside the ISR? (The ISR includes the leader, and `_followers` does not.)
+        # A follower outside the ISR may join. (The ISR includes the leader, and `_followers` does not.)
         if len(self.isr.committed) <= len(self._followers):
             self._expand(effects, self._followers, now_ms)
         return effects

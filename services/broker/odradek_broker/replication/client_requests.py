@@ -142,7 +142,7 @@ class ProduceTurns:
         self._count += 1
 
     def _end(self) -> None:
-        """Flush the queues that were added to first. The others are flushed in the next iterations, so that one request
+        """Flush the queues that have waited longest. The others are flushed in the next iterations, so that one request
         for thousands of partitions does not hold the event loop.
         """
         queues = self._queues

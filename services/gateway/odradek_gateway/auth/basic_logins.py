@@ -45,7 +45,7 @@ class BasicLogins:
         self._mechanism = mechanism
         self._cache_s = cache_ms / 1000
         self._clock_s = clock_s
-        # The HMAC of each proved login -> when it expires, in the order of these times.
+        # The HMAC of each verified login -> the time when it expires. The items are in the order of these times.
         self._proved: OrderedDict[bytes, float] = OrderedDict()
         self._under_way: dict[bytes, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(PROOFS_MAX)

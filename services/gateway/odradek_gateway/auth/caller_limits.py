@@ -31,8 +31,8 @@ class RequestShares:
     """
 
     def __init__(self, *, requests_max: int, body_bytes_max: int, bodies_bytes_max: int) -> None:
-        """`body_bytes_max` limits one body, `bodies_bytes_max` all bodies together. An owner's share of the
-        latter is never below `body_bytes_max`.
+        """`body_bytes_max` limits one body, `bodies_bytes_max` all bodies together. An owner's share of
+        `bodies_bytes_max` is never below `body_bytes_max`.
         """
         self.requests = Shares(total_max=requests_max, owner_max=max(1, requests_max // 2))
         self.bodies = Shares(

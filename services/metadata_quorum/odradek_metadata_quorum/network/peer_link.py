@@ -48,12 +48,10 @@ from odradek_metadata_quorum.settings import QuorumTls
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
-_VOTERS_TEXT_MAX: Final = (
-    200  # of the list of voters in a peer's hello, at most so many characters are logged
-)
-HELLO_BYTES_MAX: Final = (
-    4096  # a peer may use at most so much memory before it has identified itself
-)
+# At most this many characters are logged of the list of voters in a peer's hello.
+_VOTERS_TEXT_MAX: Final = 200
+# A peer may use at most this much memory before it has identified itself.
+HELLO_BYTES_MAX: Final = 4096
 
 
 class FrameProtocol(asyncio.Protocol):

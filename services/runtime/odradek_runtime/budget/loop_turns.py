@@ -21,7 +21,7 @@ from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
 
 T = TypeVar("T")
 ITERATIONS_BETWEEN: Final = 12
-# The longest time that the owner of a request is charged for a piece: the measured time may include waits for others.
+# At most this time is charged to the owner of a request for a piece, because the measured time may include waits.
 PIECE_S_MAX: Final = 0.1
 
 

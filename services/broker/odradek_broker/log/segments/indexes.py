@@ -132,7 +132,7 @@ class OffsetIndex:
             # Empty indexes share one array, which must stay empty.
             self._positions = array("I")
             self._offsets = array("I")
-        # The position first: a reader in another thread takes the number of offsets for the number of entries.
+        # The position is appended first, because a reader in another thread counts the entries by their offsets.
         self._positions.append(position)
         self._offsets.append(relative_offset)
 

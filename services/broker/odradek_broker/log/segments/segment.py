@@ -584,8 +584,9 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Replace the mark at the end of the names of all files of the segment, the `.log` file first with DELETED and
-        last otherwise: a start deletes indexes without a `.log` file, but uses a `.log` file without indexes.
+        """Replace the mark at the end of the names of all files of the segment, the `.log` file first if the new
+        mark is DELETED, otherwise last: a start deletes indexes without a `.log` file, but uses a `.log` file without
+        indexes.
         """
         for suffix in _LOG_FIRST if mark == Suffix.DELETED.value else _LOG_LAST:
             source = self.path(suffix)

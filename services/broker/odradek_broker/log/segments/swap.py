@@ -124,7 +124,7 @@ def _is_log(name: str) -> bool:
 
 
 def _end_offset(storage: Storage, path: Path, base_offset: int) -> int | None:
-    """Return the end offset of a compacted segment's file; None if the file has anything but valid batches, or none."""
+    """Return the end offset of a compacted segment's file; None if the file is empty or has an invalid batch."""
     file = storage.open(path)
     try:
         end_offset, end = base_offset, 0

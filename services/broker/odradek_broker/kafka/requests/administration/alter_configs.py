@@ -100,9 +100,8 @@ async def _alter(request: AnyRequest, command: pb.AlterConfigsRequest) -> list[_
         if counts[resource.type, resource.name] > 1:
             outcome = ErrorCode.INVALID_REQUEST, "the request names this resource twice"
         async for operation in request.in_turns(list(resource.operations)):
-            if outcome != _NO_ERROR:
-                break
-            outcome = _operation_refusal(operation)
+            if outcome == _NO_ERROR:
+                outcome = _operation_refusal(operation)
         if outcome == _NO_ERROR:
             outcome = _refusal(request, resource)
         outcomes.append(outcome)
