@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from odradek_broker.leader_epochs import LeaderEpochs
-from odradek_broker.log.directory.partition_files import encode_epochs, write_epochs
+from odradek_broker.log.directory.partition_files import encode_epochs, read_epochs, write_epochs
 from odradek_protocol.identity import LeaderEpoch, Offset
 from tests.unit.log.compacted_logs import CONFIG, compact, put
 from tests.unit.log.material import Broker, memory_broker
@@ -55,3 +55,16 @@ def test_an_entry_that_disagrees_with_the_batches_is_dropped() -> None:
         write_epochs(broker.storage, broker.log.directory, encode_epochs(LeaderEpochs(entries)))
         broker.kill_and_start()
         assert broker.log.epochs.entries() == [(0, 0), (2, 2)], entries
+
+
+def test_entries_above_the_log_end_are_deleted_at_the_start() -> None:
+    """Otherwise, batches that are appended there could confirm them after the next kill."""
+    broker = memory_broker(CONFIG)
+    put(broker, (b"a", b"."), leader_epoch=0)
+    write_epochs(
+        broker.storage, broker.log.directory, encode_epochs(LeaderEpochs([(0, 0), (1, 5)]))
+    )
+    broker.kill_and_start()
+    written = read_epochs(broker.storage, broker.log.directory)
+    assert written is not None
+    assert written.entries() == [(0, 0)]

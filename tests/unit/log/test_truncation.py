@@ -225,3 +225,17 @@ def test_an_error_of_the_disk_says_what_failed_in_which_log(
     broker.storage.fault = fault
     with pytest.raises(StorageFailed, match=f"^{operation} {broker.log.directory}: "):
         act(broker.log)
+
+
+def test_a_truncation_between_two_batches_is_no_loss_at_the_next_start() -> None:
+    """Compaction leaves offsets without records. The high watermark may be among them."""
+    broker = memory_broker()
+    for base in (0, 10):
+        broker.log.append(batch(base), now_ms=0)
+    broker.log.set_high_watermark(Offset(5))
+    broker.checkpoint()
+    broker.log.truncate_to(Offset(5))
+    broker.kill_and_start()
+    assert broker.report is not None
+    assert broker.report.power_loss == ()
+    assert broker.log.log_end_offset == 1

@@ -163,7 +163,7 @@ class TruncateJob(StorageJob):
     high_watermark: Offset
     segments: list[Segment]  # all segments of the log, oldest first
     epochs: LeaderEpochs  # a copy of the log's epochs, which this job truncates
-    lower_checkpoints: Callable[[Offset], None]
+    lower_checkpoints: Callable[[Offset, Offset | None], None]
     active: Segment | None = None
     end_offset: Offset = NO_OFFSET
     producers: ProducerStates = field(default_factory=ProducerStates)
@@ -181,7 +181,11 @@ class TruncateJob(StorageJob):
             if header is not None and header.base_offset < self.offset:
                 # The batch that contains `offset` is removed whole.
                 self.end_offset = Offset(header.base_offset)
-            self.lower_checkpoints(Offset(self.active.end_offset))
+            stored_end = Offset(self.active.end_offset)
+            # If no batch contains `offset`, no records are between the last batch and `offset`. A high watermark there
+            # must not look like a loss at the next start.
+            has_gap = self.end_offset == self.offset
+            self.lower_checkpoints(stored_end, stored_end if has_gap else None)
             self.require_current()
             forget_log_start(self.storage, self.directory, above=self.end_offset)
             for segment in reversed(self.segments):
@@ -221,7 +225,7 @@ class ResetJob(StorageJob):
     operation: ClassVar[str] = "resetting"
     start_offset: Offset
     segments: list[Segment]
-    lower_checkpoints: Callable[[Offset], None]
+    lower_checkpoints: Callable[[Offset, Offset | None], None]
     active: Segment | None = None
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     producers: ProducerStates = field(default_factory=ProducerStates)
@@ -234,7 +238,7 @@ class ResetJob(StorageJob):
 
     def _work(self) -> None:
         undo_swaps(self.storage, self.directory)
-        self.lower_checkpoints(Offset(0))
+        self.lower_checkpoints(Offset(0), None)
         self.require_current()
         forget_log_start(self.storage, self.directory, above=self.start_offset)
         for segment in reversed(self.segments):

@@ -111,7 +111,7 @@ class PartitionLog:
         id_: TopicIdPartition,
         config: LogConfig,
         loaded: LoadedLog,
-        lower_checkpoints: Callable[[TopicIdPartition, Offset], None],
+        lower_checkpoints: Callable[[TopicIdPartition, Offset, Offset | None], None],
         is_new: bool,
         due: UpkeepDue,
         cleaned_offset: Offset = Offset(0),

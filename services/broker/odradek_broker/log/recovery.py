@@ -29,11 +29,13 @@ from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
     EPOCHS,
     LOG_START,
+    encode_epochs,
     forget_log_start,
     read_epochs,
     read_log_start,
     read_newest_snapshot,
     snapshot_offsets,
+    write_epochs,
 )
 from odradek_broker.log.producer_state import ProducerStates, replay
 from odradek_broker.log.segments.batch_walk import Header, walk_headers, walk_verified
@@ -326,8 +328,20 @@ class Recovery:
             for epoch, first_offset in sorted(kept + scanned):
                 if epoch > epochs.latest:
                     epochs.enter(LeaderEpoch(epoch), Offset(first_offset))
+            if any(first_offset > end for _, first_offset in written):
+                self._forget_epochs(epochs)
         epochs.truncate_from_start(start)
         return epochs
+
+    def _forget_epochs(self, epochs: LeaderEpochs) -> None:
+        """Write the leader epoch checkpoint, because an interrupted truncation has left entries above the log end.
+        Batches that are appended there must not confirm these entries at a later start.
+        """
+        try:
+            write_epochs(self.storage, self.directory, encode_epochs(epochs))
+        except OSError as error:  # if the disk is full, a later full sync writes the checkpoint
+            if error_class(error) is ErrorClass.DISK:
+                raise
 
     def _is_confirmed(self, entry: tuple[int, int]) -> bool:
         """Return whether an entry of the leader epoch checkpoint agrees with the batches that were scanned.

@@ -135,10 +135,14 @@ class Checkpoints:
         # may still contain these logs.
         self._left: set[TopicIdPartition] = set()
 
-    def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
-        """Lower a log's recovery point, log start and compacted offset to at most `offset`, before the log is truncated
-        (blocks).
+    def lower(
+        self, partition: TopicIdPartition, offset: Offset, high_watermark_max: Offset | None = None
+    ) -> None:
+        """Lower a log's recovery point, log start and compacted offset to at most `offset`, and its high watermark to
+        at most `high_watermark_max` (None: not), before the log is truncated (blocks).
         """
+        if high_watermark_max is not None:
+            self.high_watermarks.lower(partition, high_watermark_max)
         self.recovery_points.lower(partition, offset)
         self.log_starts.lower(partition, offset)
         self.cleaned.lower(partition, offset)
