@@ -109,6 +109,62 @@ def test_many_producers_in_the_middle_of_a_usual_message_are_no_attack() -> None
     assert not messages.look(counted, 2.0)
 
 
+def test_bytes_of_young_streams_stay_in_the_estimate_when_an_old_one_is_ended() -> None:
+    messages = UnfinishedMessages(owner_bytes_max=64 * MIB, total_bytes_max=256 * MIB)
+    line = Line(messages)
+    old = line.begin()
+    young = [line.begin(now_s=2.0) for _ in range(3)]
+    line.received = 80 * MIB
+    assert messages.look(line.counted, 2.0) == [old]
+    messages.finish(old)
+    late = line.begin(now_s=2.05)
+    messages.finish(young[0])
+    assert not messages.look(line.counted, 2.05)
+    assert messages.total_bytes > 64 * MIB
+    assert messages.look(line.counted, 2.1) == young[1:]
+    assert messages.total_bytes > 64 * MIB
+    assert messages.look(line.counted, 2.2) == [late]
+    assert messages.total_bytes == 0
+    assert not messages.look(line.counted, 9.0)
+
+
+def test_an_old_stream_on_each_connection_does_not_hide_the_bytes_of_the_others() -> None:
+    messages = UnfinishedMessages(owner_bytes_max=64 * MIB, total_bytes_max=256 * MIB)
+    counted: dict[Peer, SocketBytes] = {}
+    now_s = 0.0
+    for port in range(20):
+        line = Line(messages, ("10.0.0.1", port))
+        line.begin("User:mallory", now_s)
+        now_s += 1.0
+        for _ in range(3):
+            line.begin("User:mallory", now_s)
+        line.received = 80 * MIB
+        counted |= line.counted
+        for stream in messages.look(counted, now_s):
+            messages.finish(stream)
+    for stream in messages.look(counted, now_s + 1):
+        messages.finish(stream)
+    assert messages.total_bytes <= 64 * MIB
+    held = sum(80 * MIB for line in messages._connections.values() if line.streams)
+    assert held <= 64 * MIB
+
+
+def test_a_young_stream_accounts_for_its_part_with_its_next_message() -> None:
+    messages = UnfinishedMessages(owner_bytes_max=64 * MIB, total_bytes_max=256 * MIB)
+    line = Line(messages)
+    old, honest = line.begin(), line.begin(now_s=2.0)
+    line.received = 90 * MIB  # ten are the honest stream's
+    assert messages.look(line.counted, 2.0) == [old]
+    messages.finish(old)
+    line.received += 2 * MIB
+    honest.delivered(12 * MIB, 2.02)
+    assert not messages.look(line.counted, 2.05)
+    assert messages.total_bytes <= 2 * MIB
+    assert not messages.look(line.counted, 9.0)
+    line.received += 70 * MIB
+    assert messages.look(line.counted, 10.0) == [honest]
+
+
 def test_fetch_streams_may_hold_less_for_each_of_them() -> None:
     messages = UnfinishedMessages(owner_bytes_max=64 * MIB, total_bytes_max=256 * MIB)
     line = Line(messages)

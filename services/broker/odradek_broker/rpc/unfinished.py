@@ -12,6 +12,10 @@ Each stream is allowed a window of buffered bytes. If an owner (a principal or a
 `odradek_runtime.budget.shares`) exceeds its limit beyond these windows, or all owners together do, the broker ends
 streams that wait for a message, on the connections with the most buffered bytes. The ended streams get the status
 UNAVAILABLE, and their memory is freed. Honest clients open a new stream and send again.
+
+A stream that has just begun or just received a message is not ended, although some of the buffered bytes may be its own.
+The estimate of its connection therefore stays as it is until this stream has delivered a message or has ended too. If it
+were reset at once, a client could keep any number of bytes: it would only have to sacrifice an old stream each time.
 """
 
 from __future__ import annotations
@@ -80,16 +84,33 @@ class WatchedStream:
 
     def delivered(self, size_bytes: int, now_s: float) -> None:
         """Record that a complete message has arrived."""
-        self._connection.delivered_bytes += size_bytes + _MESSAGE_BYTES
+        connection = self._connection
+        connection.delivered_bytes += size_bytes + _MESSAGE_BYTES
         self.waiting_since_s = now_s
+        if connection.spared:
+            connection.account_for(self, size_bytes)
 
 
 class _Connection:
-    __slots__ = ("delivered_bytes", "held_bytes", "seen_at_s", "socket", "streams", "window_bytes")
+    __slots__ = (
+        "delivered_bytes",
+        "freed_bytes_max",
+        "held_bytes",
+        "seen_at_s",
+        "socket",
+        "spared",
+        "streams",
+        "window_bytes",
+    )
 
     def __init__(self) -> None:
         self.delivered_bytes: float = 0  # bytes delivered since the last check
         self.held_bytes: float = -_HANDSHAKE_BYTES
+        self.spared: dict[WatchedStream, None] = {}
+        """The streams that were not ended when others were, and that may hold a part of the bytes buffered then."""
+        self.freed_bytes_max: float = (
+            0  # bytes buffered then that the spared streams have not accounted for
+        )
         self.socket = SocketBytes(0, 0)
         self.seen_at_s: float | None = None
         self.streams: dict[WatchedStream, None] = {}
@@ -98,6 +119,35 @@ class _Connection:
     @property
     def excess_bytes(self) -> float:
         return self.held_bytes - self.window_bytes
+
+    def end_waiting(self, now_s: float) -> list[WatchedStream]:
+        """Mark the streams that have waited long enough for a message as ended, and return them."""
+        stuck: list[WatchedStream] = []
+        spared: dict[WatchedStream, None] = {}
+        for stream in self.streams:
+            if stream.is_ended:
+                continue
+            if now_s - stream.waiting_since_s >= WAITING_S_MIN:
+                stream.is_ended = True
+                stuck.append(stream)
+            else:
+                spared[stream] = None
+        if stuck:
+            self.spared = spared
+            self.freed_bytes_max = self.held_bytes
+            if not spared:
+                self.held_bytes = 0
+        return stuck
+
+    def account_for(self, stream: WatchedStream, size_bytes: int = 0) -> None:
+        """Record that a spared stream has received the message of `size_bytes` that was arriving when others ended, or
+        that it has ended too. After the last of them, the rest of the bytes buffered then is known to be freed.
+        """
+        if stream in self.spared:
+            del self.spared[stream]
+            self.freed_bytes_max -= size_bytes
+            if not self.spared:
+                self.held_bytes -= max(self.freed_bytes_max, 0)
 
     def look(self, socket: SocketBytes, now_s: float) -> None:
         before = self.socket
@@ -160,6 +210,10 @@ class UnfinishedMessages:
         connection.delivered_bytes += _CALL_BYTES
         stream = WatchedStream(connection, owner, now_s, end, window_bytes)
         connection.streams[stream] = None
+        if connection.spared:
+            connection.spared[stream] = (
+                None  # its bytes may have arrived before its call began here
+            )
         connection.window_bytes += window_bytes
         return stream
 
@@ -169,6 +223,7 @@ class UnfinishedMessages:
         if stream in connection.streams:
             del connection.streams[stream]
             connection.window_bytes -= stream.window_bytes
+            connection.account_for(stream)
 
     def look(self, sockets: Mapping[Peer, SocketBytes], now_s: float) -> list[WatchedStream]:
         """Update the estimates from the kernel's counts. Return the streams that must be ended."""
@@ -198,12 +253,10 @@ class UnfinishedMessages:
             is_largest = held_of[owner] >= max(held_of.values())
             if held_of[owner] <= self._owner_bytes_max and not (is_full and is_largest):
                 continue
-            connection = self._connections[peer]
-            stuck = [s for s in connection.streams if now_s - s.waiting_since_s >= WAITING_S_MIN]
+            stuck = self._connections[peer].end_waiting(now_s)
             if stuck:
                 ended += stuck
                 held_of[owner] -= int(held[peer])
-                connection.held_bytes = 0
         return ended
 
 
@@ -279,7 +332,6 @@ class ConnectionWatch:
                 "Ended a gRPC stream because of too many bytes of unfinished messages",
                 owner=stream.owner,
             )
-            stream.is_ended = True
             stream.end()
 
     def _excess(self, port: int, peers: list[Peer]) -> list[Peer]:
