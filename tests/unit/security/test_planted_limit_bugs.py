@@ -17,7 +17,7 @@ from odradek_broker.kafka.connection_times import ConnectionTimes
 from odradek_broker.kafka.frames import ArrivingBytes
 from odradek_broker.kafka.requests.records import fetch_sessions
 from odradek_broker.rpc import intake
-from odradek_broker.rpc.unfinished import UnfinishedMessages, WatchedStream
+from odradek_broker.rpc.unfinished import UnfinishedMessages, WatchedStream, _Connection
 from odradek_runtime.budget.refusals import FailedLogins, RefusalLines
 from odradek_runtime.budget.shares import Shares
 from odradek_runtime.budget.turn_order import TurnOrder
@@ -108,6 +108,18 @@ def half_messages_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnfinishedMessages, "_excess", lambda self, now_s: [])
 
 
+def streams_that_are_not_ended_hold_nothing(patch: pytest.MonkeyPatch) -> None:
+    original = _Connection.end_waiting
+
+    def end_waiting(self: _Connection, now_s: float) -> list[WatchedStream]:
+        ended = original(self, now_s)
+        if ended:
+            self.held_bytes = 0
+        return ended
+
+    patch.setattr(_Connection, "end_waiting", end_waiting)
+
+
 def whole_messages_count_as_unfinished(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WatchedStream, "delivered", lambda self, size_bytes, now_s: None)
 
@@ -154,6 +166,10 @@ LIMITS: list[tuple[Patch, Test]] = [
     (
         half_messages_are_not_counted,
         test_unfinished_messages.test_streams_whose_messages_do_not_end_are_ended_and_others_are_not,
+    ),
+    (
+        streams_that_are_not_ended_hold_nothing,
+        test_unfinished_messages.test_an_old_stream_on_each_connection_does_not_hide_the_bytes_of_the_others,
     ),
     (
         whole_messages_count_as_unfinished,

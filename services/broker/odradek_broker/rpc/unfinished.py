@@ -13,9 +13,9 @@ Each stream is allowed a window of buffered bytes. If an owner (a principal or a
 streams that wait for a message, on the connections with the most buffered bytes. The ended streams get the status
 UNAVAILABLE, and their memory is freed. Honest clients open a new stream and send again.
 
-A stream that has just begun or just received a message is not ended, although some of the buffered bytes may be its own.
-The estimate of its connection therefore stays as it is until this stream has delivered a message or has ended too. If it
-were reset at once, a client could keep any number of bytes: it would only have to sacrifice an old stream each time.
+A stream that has just begun or just received a message is not ended, although some of the buffered bytes may be its
+own. The estimate of its connection therefore remains until this stream has delivered a message or has ended too. If the
+estimate were reset at once, a client could keep any number of bytes by giving up one old stream each time.
 """
 
 from __future__ import annotations
