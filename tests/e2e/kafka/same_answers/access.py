@@ -96,6 +96,7 @@ def acls(talk: Conversation) -> None:
         ("permission 99", {"permission_type": 99}),
         ("principal without kind", {"principal_filter": "bob"}),
     ]
+    talk.settle()
     for label, changes in filters:
         talk.ask(f"describe {label}", ApiKey.DESCRIBE_ACLS, **every | changes)
     talk.ask("delete none", ApiKey.DELETE_ACLS, filters=[])
@@ -132,6 +133,7 @@ def scram(talk: Conversation) -> None:
     alter("delete unknown", deletions=[(user, 1)])
     alter("one", {})
     alter("both mechanisms", {}, {"mechanism": 2, "salted_password": b"p" * 64})
+    talk.settle()
     describe("both", user)
     describe("known and unknown", user, "nobody")
     describe("known twice", user, user)
@@ -151,6 +153,7 @@ def scram(talk: Conversation) -> None:
     alter("one user right and wrong", {}, {"mechanism": 2, "iterations": 1})
     alter("deleted", deletions=[(user, 1)])
     alter("deleted again", deletions=[(user, 1)])
+    talk.settle()
     describe("one is left", user)
 
 
@@ -221,6 +224,7 @@ def quotas(talk: Conversation) -> None:
             f"describe {label}", ApiKey.DESCRIBE_CLIENT_QUOTAS, components=components, strict=strict
         )
 
+    talk.settle()
     describe("user", ("user", 0, user))
     describe("strictly", ("user", 0, user), strict=True)
     describe("user and any client", ("user", 0, user), ("client-id", 2, None))
@@ -236,6 +240,7 @@ def quotas(talk: Conversation) -> None:
     alter("remove", mine, ("producer_byte_rate", 0.0, True))
     alter("remove with client", [*mine, ("client-id", "c")], ("producer_byte_rate", 0.0, True))
     alter("remove default client", [*mine, ("client-id", None)], ("producer_byte_rate", 0.0, True))
+    talk.settle()
     describe("removed", ("user", 0, user))
 
 

@@ -101,6 +101,7 @@ def alter_configs(talk: Conversation) -> None:
 
 def described(talk: Conversation, topic: str, *names: str) -> None:
     resource = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": [*names]}
+    talk.settle()
     talk.ask("described", ApiKey.DESCRIBE_CONFIGS, resources=[resource], include_synonyms=True)
 
 

@@ -133,6 +133,14 @@ class Conversation:
         self.prepare(ApiKey.LIST_OFFSETS, 8, replica_id=-1, topics=topics)
         return name
 
+    def settle(self) -> None:
+        """Wait until the broker has read all earlier changes of the metadata.
+
+        Kafka's controller responds to a change before the brokers have read it. They read changes in order, so
+        a broker that knows the leaders of a newer topic knows the earlier changes too.
+        """
+        self.topic(f"barrier{len(self.answers)}")
+
     def topic_id(self, name: str) -> uuid.UUID:
         """Return the id of a topic, after all its leaders are elected."""
         found = self.prepare(ApiKey.METADATA, 12, topics=[{"name": name, "topic_id": bytes(16)}])

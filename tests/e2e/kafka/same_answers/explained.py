@@ -281,7 +281,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
     Explained("elect_leaders", "*no partitions", "replica_election_results*", _NO_ITEMS),
     Explained("elect_leaders", "kind * all", "replica_election_results*", _NO_ITEMS),
     Explained("metadata", "*unknown with rights", "*.authorized_operations", _BESIDE),
-    Explained("quorum", "DESCRIBE_QUORUM *", "*", _BESIDE),
+    Explained("*", "DESCRIBE_QUORUM *", "*", _BESIDE),
     # access
     Explained("acls", "*'0'", "*", _CLOSES),
     Explained("acls", "* 0", "*", _CLOSES),
@@ -307,6 +307,7 @@ EXPLAINED: Final[tuple[Explained, ...]] = (
     Explained("quotas", _D + "describe ip and user", "*", _LENIENT),
     # rights
     Explained("*", "JOIN_GROUP *", "member_id", _BESIDE),
+    Explained("no_rights", "DESCRIBE_USER_SCRAM_CREDENTIALS *", "results*", _BESIDE),
     Explained("no_rights", "DESCRIBE_GROUPS *", "groups[g].group_state", _BESIDE),
     Explained(
         "no_rights",
