@@ -15,6 +15,7 @@ from odradek.producer.accumulator import Accumulator, AccumulatorLimits
 from odradek.producer.delivery import DeliveryFuture
 from odradek.producer.partition_queue import (
     BATCH_BYTES_MIN,
+    IDLE_MS_MAX,
     PRODUCER_EPOCH_MAX,
     PartitionQueue,
     ProducerBatch,
@@ -248,6 +249,32 @@ def test_after_a_failure_nothing_new_overtakes_and_all_go_again_in_order() -> No
     again = bench.retry_all()
     assert again[:3] == [second, third, fourth]
     assert sequences(again) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+def test_after_a_long_pause_one_batch_is_sent_at_a_time_until_the_leader_knows_the_producer() -> (
+    None
+):
+    """The leader may have forgotten the producer. If it then refused the first of several batches and took the second,
+    the retry of the first would look like records that the log has lost.
+    """
+    bench = Bench()
+    bench.batches(1)
+    bench.answer(*bench.drain_all())
+    bench.now_ms += IDLE_MS_MAX
+    bench.batches(2)
+    both = bench.drain_all()
+    assert len(both) == 2
+    for batch in both:
+        bench.answer(batch)
+    bench.now_ms += IDLE_MS_MAX + 1
+    bench.batches(3)
+    (first,) = bench.drain_all()
+    bench.answer(first, E.NOT_ENOUGH_REPLICAS)
+    assert bench.drain_all() == []
+    bench.now_ms += 1_000
+    assert bench.drain_all() == [first]
+    bench.answer(first)
+    assert len(bench.drain_all()) == 2
 
 
 def test_no_new_batch_pushes_an_unacknowledged_one_out_of_the_five_that_a_leader_remembers() -> (

@@ -247,6 +247,7 @@ class Accumulator:
             return []
         queue = batch.queue
         if code == ErrorCode.NONE:
+            queue.acknowledged_ms = now_ms
             return self._acknowledged(batch, base_offset, log_append_time_ms)
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
             first, second = queue.split(batch)
@@ -334,6 +335,7 @@ class Accumulator:
             return len(queue.in_flight) < self.limits.in_flight_max
         if not queue.may_number(self.producer_id):
             return False
+        queue.forget_if_idle(now_ms)
         if not queue.is_remembered or queue.is_retrying:
             return not queue.in_flight
         return queue.sent_since_oldest < self.limits.in_flight_max

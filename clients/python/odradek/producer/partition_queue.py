@@ -9,7 +9,8 @@ goes back to `waiting`. The open batch is the newest. Batches in flight are olde
 - Until the leader has acknowledged a batch with the present producer id and epoch, one batch is sent at a time. A
   leader accepts any sequence number from a producer that it does not know. So it could refuse the first batch, and
   write a later one. It would then take a retry of the first batch for a duplicate, and acknowledge the retry without
-  writing it.
+  writing it. The same holds after `IDLE_MS_MAX` without a batch, because a leader forgets producers that are idle
+  (`producer.id.expiration.ms`).
 - After a retriable failure, no further batch is sent until every batch in flight is done or back in `waiting`
   (`is_settling`). Then the batches are sent again in the order of their sequence numbers, one at a time
   (`is_retrying`). The failed batch and the four batches after it may have been written. If the leader refused the
@@ -47,6 +48,10 @@ from odradek_protocol.records.builder import BatchBuilder
 PRODUCER_EPOCH_MAX = (1 << 15) - 1
 BATCH_BYTES_MIN = 1024
 SEQUENCE_MODULUS = 1 << 31
+IDLE_MS_MAX = 60_000
+"""After this time without an acknowledged batch, the leader may have forgotten the producer. Kafka's default is a day;
+a shorter time costs one round trip with a single batch.
+"""
 NUMBER_STEP = 1 << 32
 """The difference between the numbers of two consecutive batches. It leaves numbers for the halves of split batches."""
 
@@ -207,6 +212,7 @@ class PartitionQueue:
     __slots__ = (
         "_next_number",
         "_sent_count",
+        "acknowledged_ms",
         "batch_bytes_max",
         "failures",
         "gap_number",
@@ -244,6 +250,8 @@ class PartitionQueue:
         """Whether a batch was acknowledged with this producer id and epoch. If so, the leader notices gaps in the
         sequence.
         """
+        self.acknowledged_ms = 0
+        """When the last batch was acknowledged."""
         self.gap_number = -1
         """The number of the last batch that failed after it was sent; -1 if no batch failed since the last success."""
         self.must_renumber = False
@@ -337,6 +345,11 @@ class PartitionQueue:
                 self.is_settling = False
         else:
             self.waiting.remove(batch)
+
+    def forget_if_idle(self, now_ms: int) -> None:
+        """Assume that the leader does not know the producer any more, if nothing was written for a long time."""
+        if not self.in_flight and now_ms - self.acknowledged_ms > IDLE_MS_MAX:
+            self.is_remembered = False
 
     def may_number(self, producer_id: int) -> bool:
         """Return whether the next batch can get its sequence numbers now. If not, batches in flight must be done
