@@ -105,7 +105,11 @@ class OracleLog:
 
     @property
     def log_end(self) -> int:
-        return self.log.log_end_offset
+        """The end of the records whose append succeeded. After an append that failed and could not be undone, the log
+        object still counts the records of that append, which may be missing from the file.
+        """
+        end = self.log.log_end_offset
+        return end if self.log.is_intact else min(end, self.read_to)
 
     @property
     def on_disk_end(self) -> int:
@@ -116,13 +120,13 @@ class OracleLog:
 
     def catch_up(self) -> None:
         """Read the values of newly appended records."""
-        end = self.log.log_end_offset
+        end = self.log_end
         start = max(self.read_to, self.log.log_start_offset)
         if start < end and not self.is_truncating:
             with self._reading():
                 for offset, value in read_values(self.log, start, end):
                     self.known[offset] = value
-            self.read_to = end
+            self.read_to = Offset(end)
 
     def cut(self, end: int) -> None:
         """Record that the log will end at `end`."""

@@ -71,6 +71,7 @@ class Known:
     identity: ProducerIdentity
     registered: set[TopicIdPartition]
     begun: tuple[int, int]  # (append time of its first record, leader epoch of that record)
+    start_ms: int  # as its coordinator wrote it
     outcome: bool | None = None
     marker_epoch: int = -1
     is_over: bool = False
@@ -301,7 +302,7 @@ class TransactionOracle(Invariants):
             identity = ProducerIdentity(state.producer_id, state.producer_epoch)
             if present is None or present.outcome is not None:
                 self._over(present)
-                present = self._begin(name, identity, when)
+                present = self._begin(name, identity, when, state)
             elif present.identity != identity:
                 self.fail("T3", f"{present} becomes {state} without a decision")
             present.registered = _places(state)
@@ -313,9 +314,13 @@ class TransactionOracle(Invariants):
             self._over(present)
 
     def _begin(
-        self, name: TransactionalId, identity: ProducerIdentity, when: tuple[int, int]
+        self,
+        name: TransactionalId,
+        identity: ProducerIdentity,
+        when: tuple[int, int],
+        state: Transaction,
     ) -> Known:
-        known = Known(name, identity, set(), when)
+        known = Known(name, identity, set(), when, state.start_ms)
         self.present[name] = known
         self.transactions[identity.producer_id].append(known)
         return known
@@ -329,12 +334,18 @@ class TransactionOracle(Invariants):
     ) -> None:
         assert state.last_outcome is not None, state
         identity = state.last_outcome.identity
-        if present is None or present.is_over or present.identity != identity:
-            # The transaction began and was decided in the same step of the coordinator, so this is its first record.
+        if (
+            present is None
+            or present.is_over
+            or present.identity != identity
+            or (present.outcome is not None and present.start_ms != state.start_ms)
+        ):
+            # The transaction began and was decided in one iteration of the event loop, so this is its first record.
+            # If the transaction before it was completed in that iteration too, there is no record of its completion.
             if present is not None and present.outcome is None:
                 self.fail("T3", f"{present} becomes {state} without a decision")
             self._over(present)
-            present = self._begin(name, identity, when)
+            present = self._begin(name, identity, when, state)
         if present.outcome is not None and present.outcome is not state.status.is_commit:
             self.fail("T3", f"{present} is decided again: {state}")
         if present.outcome is None and state.ended_by is EndedBy.TIMEOUT:
