@@ -6,9 +6,11 @@ arrived on a connection. The kernel reports both for all connections to a port w
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _NETLINK_SOCK_DIAG: Final = 4
@@ -23,6 +25,9 @@ _ATTRIBUTES_AT: Final = 72  # attributes begin after a struct inet_diag_msg of t
 _BYTES_ACKED_AT: Final = 120  # offset in struct tcp_info; the received bytes follow
 _REPLY_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 5.0
+_LOCAL_PORT_AT: Final = 4  # in a struct inet_diag_msg, which begins after the header
+_CLOSED_GROUPS: Final = 0b101  # SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY
+_SO_ATTACH_FILTER: Final = 26
 
 
 class TcpConnection(NamedTuple):
@@ -51,6 +56,67 @@ def connections_to(port: int) -> list[TcpConnection]:
             kernel.send(_request(family, port))
             _collect(kernel, family, connections)
         return connections
+
+
+class ClosedConnection(NamedTuple):
+    """A connection that no longer exists, with the counters that it had at the end."""
+
+    local_port: int
+    connection: TcpConnection
+
+
+class ClosedConnections:
+    """Lists the connections to local ports that were closed since the last call of `read`.
+
+    The kernel keeps the list, whose length it limits: it leaves out connections if more than a few hundred are closed
+    between two calls.
+    """
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        """Raises OSError if the kernel does not report closed connections."""
+        if not hasattr(socket, "AF_NETLINK"):
+            raise OSError("sock_diag is Linux only")
+        self._kernel = socket.socket(
+            socket.AF_NETLINK,
+            socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
+            _NETLINK_SOCK_DIAG,
+        )
+        try:
+            _accept_only(self._kernel, ports)
+            self._kernel.bind((0, _CLOSED_GROUPS))
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> list[ClosedConnection]:
+        """Return the connections that were closed since the last call."""
+        closed: list[ClosedConnection] = []
+        while True:
+            try:
+                message = self._kernel.recv(_REPLY_BYTES)[_HEADER.size :]
+            except BlockingIOError:
+                return closed
+            except OSError:  # ENOBUFS: the kernel has left out connections
+                continue
+            (local_port,) = struct.unpack_from(">H", message, _LOCAL_PORT_AT)
+            closed.append(ClosedConnection(local_port, _connection(message, message[0])))
+
+    def close(self) -> None:
+        """Stop the kernel's reports."""
+        self._kernel.close()
+
+
+def _accept_only(kernel: socket.socket, ports: Sequence[int]) -> None:
+    """Let the kernel discard reports about other local ports than these, with a filter in classic BPF."""
+    load_half, jump_if_equal, give = 0x28, 0x15, 0x06
+    accept = len(ports) + 1
+    program = [(load_half, 0, 0, _HEADER.size + _LOCAL_PORT_AT)]
+    program += [(jump_if_equal, accept - at, 0, port) for at, port in enumerate(ports, 1)]
+    program += [(give, 0, 0, 0), (give, 0, 0, 0xFFFF_FFFF)]
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HP", len(program), ctypes.addressof(buffer))
+    kernel.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
 
 
 def _request(family: int, port: int) -> bytes:

@@ -17,14 +17,13 @@ import pytest
 
 from odradek_broker.rpc import unfinished
 from odradek_broker.rpc.intake import GrpcIntake
+from odradek_broker.rpc.peers import Peer, peer_of
 from odradek_broker.rpc.unfinished import (
     FETCH_WINDOW_BYTES,
     ConnectionWatch,
-    Peer,
     SocketBytes,
     UnfinishedMessages,
     WatchedStream,
-    peer_of,
 )
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
@@ -251,6 +250,7 @@ async def watched_server(
     intake = GrpcIntake()
     watch = ConnectionWatch(
         intake.messages,
+        intake.silent,
         connections_per_ip_max=connections_per_ip_max,
         idle_per_ip_max=idle_per_ip_max,
     )
@@ -354,7 +354,10 @@ async def test_a_system_that_does_not_tell_is_named(
         raise OSError("sock_diag is Linux only")
 
     monkeypatch.setattr(unfinished, "connections_to", untold)
-    watch = ConnectionWatch(UnfinishedMessages(), connections_per_ip_max=1, idle_per_ip_max=1)
+    intake = GrpcIntake()
+    watch = ConnectionWatch(
+        intake.messages, intake.silent, connections_per_ip_max=1, idle_per_ip_max=1
+    )
     watch.add_port(1)
     await watch.run()
     assert any("are not limited" in record.getMessage() for record in caplog.records)

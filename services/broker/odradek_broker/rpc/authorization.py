@@ -40,6 +40,7 @@ from odradek_broker.rpc.callers import (
     serve_as,
 )
 from odradek_broker.rpc.intake import GrpcIntake
+from odradek_broker.rpc.peers import peer_of
 from odradek_protocol.access import Operation, ResourceType
 
 _LOGIN: Final = "/odradek.v1.AuthService/"  # the service by which callers log in
@@ -81,14 +82,21 @@ class Authorization(grpc.aio.ServerInterceptor):
         """Wrap the handler of a method. A wrapped handler reads its request itself, within the limits of GrpcIntake."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        # A login needs no wrapper, because it reads only the metadata of the call.
-        if handler is None or method.startswith(_LOGIN):
+        if handler is None:
             return handler
         made = grpc.stream_stream_rpc_method_handler
+        # A login needs no other wrapper, because it reads only the metadata of the call.
+        if method.startswith(_LOGIN):
+            return made(
+                self._noted(handler.stream_stream), response_serializer=handler.response_serializer
+            )
         if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
             # A caller that has not logged in is refused before the broker reads any of its messages.
             if method == _HEALTH_CHECK:
-                return _unread_check(handler)
+                return made(
+                    self._noted(_unread_check(handler)),
+                    response_serializer=handler.response_serializer,
+                )
             return made(self._counted(method, handler, self._refusal(method)))
         is_public = method.startswith(_PUBLIC)
         if handler.unary_unary is not None:
@@ -116,10 +124,20 @@ class Authorization(grpc.aio.ServerInterceptor):
         is_stream = handler.unary_unary is None
 
         async def counted(requests: object, context: ServerContext) -> None:
+            self._intake.silent.called(peer_of(context.peer()))
             with self._calls.counted(method, context, is_stream=is_stream):
                 await serve(requests, context)
 
         return counted
+
+    def _noted(self, serve: Conversation) -> Conversation:
+        """Return a handler that records the call of its connection, but does not count it by method."""
+
+        async def noted(requests: object, context: ServerContext) -> None:
+            self._intake.silent.called(peer_of(context.peer()))
+            await serve(requests, context)
+
+        return noted
 
     async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
         """Identify and return the caller. Abort the call if the caller has too many open calls."""
@@ -269,15 +287,13 @@ async def _serve(served: object, context: ServerContext) -> None:
         await served
 
 
-def _unread_check(handler: MethodHandler) -> MethodHandler:
-    """Return a handler that ignores the request, which is not read, and reports the health of the whole broker."""
+def _unread_check(handler: MethodHandler) -> Conversation:
+    """Return a function that ignores the request, which is not read, and reports the health of the whole broker."""
 
     async def check(_requests: object, context: ServerContext) -> None:
         await context.write(await handler.unary_unary(health_pb2.HealthCheckRequest(), context))
 
-    return grpc.stream_stream_rpc_method_handler(
-        check, response_serializer=handler.response_serializer
-    )
+    return check
 
 
 @contextmanager

@@ -23,12 +23,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from odradek_broker.rpc.callers import ServerContext
+from odradek_broker.rpc.peers import peer_of
+from odradek_broker.rpc.silent_connections import SilentConnections
 from odradek_broker.rpc.unfinished import (
     FETCH_WINDOW_BYTES,
     WINDOW_BYTES,
     UnfinishedMessages,
     WatchedStream,
-    peer_of,
 )
 from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX
 from odradek_runtime.budget.client_budget import (
@@ -176,6 +177,7 @@ class GrpcIntake:
         self.budget: Final = budget or ClientBudget()
         self._request_s_max = request_s_max
         self.messages: Final = UnfinishedMessages()
+        self.silent: Final = SilentConnections(self.budget.refusals)
         self.calls: Final = Shares(total_max=_CALLS_MAX, owner_max=_CALLS_OWNER_MAX)
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
         """The number of streams whose requests contain records."""

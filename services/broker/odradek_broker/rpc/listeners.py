@@ -131,6 +131,7 @@ class GrpcListeners:
         self.calls = GrpcCalls()
         self._logins = logins
         self._intake = GrpcIntake(budget)
+        self.silent = self._intake.silent
         self.sessions = GrpcSessions(credentials, lifetime_ms=settings.session_lifetime_ms)
         self._settings = settings
         self._tls = tls
@@ -169,6 +170,7 @@ class GrpcListeners:
         connections_max = self._connections_max()
         watch = ConnectionWatch(
             self._intake.messages,
+            self._intake.silent,
             connections_per_ip_max=max(
                 min(self._settings.connections_max_per_ip, connections_max * 3 // 4), 1
             ),
@@ -208,12 +210,10 @@ class GrpcListeners:
             self._connection_bounds(min(settings.connections_max_idle_ms, _CLIENT_IDLE_MS_MAX)),
         )
         self._clients[name] = server
-        return bind(
-            server,
-            listener,
-            self._tls if protocol.endswith("SSL") else None,
-            mutual=settings.demands_certificate(name),
-        )
+        tls = self._tls if protocol.endswith("SSL") else None
+        port = bind(server, listener, tls, mutual=settings.demands_certificate(name))
+        self.silent.add_listener(name, port, has_tls=tls is not None)
+        return port
 
     def add(self, to_clients: AddServicers, to_brokers: Callable[[grpc.aio.Server], None]) -> None:
         """Register the servicers. This must be called before `start`."""

@@ -24,11 +24,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
+from odradek_broker.rpc.peers import Peer
+from odradek_broker.rpc.silent_connections import SilentConnections
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
-from odradek_runtime.tcp_sockets import close_connections, connections_to
+from odradek_runtime.tcp_sockets import ClosedConnections, close_connections, connections_to
 
 OWNER_BYTES_MAX: Final = 64 << 20
 TOTAL_BYTES_MAX: Final = 256 << 20
@@ -51,8 +52,6 @@ _LOOK_INTERVAL_S: Final = 0.2
 _BUSY_INTERVAL_S: Final = 0.05
 _log = event_log(__name__)
 _audit = event_log("odradek_broker.audit")
-Peer = tuple[str, int]
-"""The IP address and port of a client."""
 
 
 class SocketBytes(NamedTuple):
@@ -277,11 +276,19 @@ class ConnectionWatch:
     """
 
     def __init__(
-        self, messages: UnfinishedMessages, *, connections_per_ip_max: int, idle_per_ip_max: int
+        self,
+        messages: UnfinishedMessages,
+        silent: SilentConnections,
+        *,
+        connections_per_ip_max: int,
+        idle_per_ip_max: int,
     ) -> None:
         """`connections_per_ip_max` limits all connections of an address to one listener, and `idle_per_ip_max` limits
-        those without any call."""
+        those without any call. `silent` reports connections that were closed before their first call.
+        """
         self._messages = messages
+        self._silent = silent
+        self._closed: ClosedConnections | None = None
         self._per_ip_max = connections_per_ip_max
         self._idle_per_ip_max = idle_per_ip_max
         self._ports: list[int] = []
@@ -296,6 +303,20 @@ class ConnectionWatch:
         """Check the memory and the number of connections again and again, until this task is cancelled or the operating
         system fails to list connections.
         """
+        try:
+            self._closed = ClosedConnections(self._ports)
+        except OSError as error:
+            _log.warning(
+                "Closed gRPC connections cannot be listed; failed TLS handshakes are not logged",
+                reason=str(error),
+            )
+        try:
+            await self._check()
+        finally:
+            if self._closed is not None:
+                self._closed.close()
+
+    async def _check(self) -> None:
         while True:
             try:
                 await self._look()
@@ -310,6 +331,8 @@ class ConnectionWatch:
             await asyncio.sleep(_BUSY_INTERVAL_S if is_busy else _LOOK_INTERVAL_S)
 
     async def _look(self) -> None:
+        if self._closed is not None:
+            self._silent.closed(self._closed.read(), monotonic_ms() / 1000)
         sockets: dict[Peer, SocketBytes] = {}
         for port in self._ports:
             peers: list[Peer] = []
@@ -319,6 +342,8 @@ class ConnectionWatch:
                 sockets[peer] = SocketBytes(connection.received_bytes, connection.acked_bytes)
             excess = self._excess(port, peers)
             if excess:
+                for peer in excess:  # the audit log has them
+                    self._silent.called(peer)
                 await asyncio.to_thread(close_connections, port, set(excess))
                 hosts = Counter(host for host, _ in excess)
                 for host, count in hosts.items():
@@ -353,11 +378,3 @@ class ConnectionWatch:
             others = [peer for peer in oldest_first if peer not in set(closing)]
             excess += closing + others[self._per_ip_max :]
         return excess
-
-
-def peer_of(text: str) -> Peer:
-    """Return the address and port of a gRPC peer's name such as `ipv4:10.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
-    host, _, port = text.partition(":")[2].rpartition(":")
-    if "%" in host:
-        host = unquote(host)
-    return host.strip("[]").removeprefix("::ffff:"), int(port) if port.isdigit() else 0
