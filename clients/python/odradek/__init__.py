@@ -68,8 +68,12 @@ if TYPE_CHECKING:
 
 # When a busy process forks (for instance for a subprocess with `preexec_fn`, as Spark does to start its JVM), gRPC's
 # fork handlers crash one child process in five before its exec(). The handlers are not needed, because no call works
-# after a fork (ForkedProcess). gRPC reads this variable when it is imported.
+# after a fork (ForkedProcess). gRPC reads its variables when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+# Without this setting, gRPC writes its own log lines to the standard error of the program, such as "Got goaway",
+# although the SDK's errors report the same problems.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _HOMES: Final = {
     "Acl": "odradek.admin.access",

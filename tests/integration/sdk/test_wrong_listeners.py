@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +61,36 @@ def test_the_sdk_at_the_kafka_listener_learns_the_grpc_address(cluster: Embedded
     assert f"the broker's gRPC address, {address(cluster, 'grpc')}" in str(error)
     assert str(error).count("gRPC address") == 1
     wait_for_log(cluster, "broker-1", "the client speaks gRPC: this is the listener KAFKA")
+
+
+CONNECTING = """
+import sys
+import odradek.sync
+from odradek.errors import WrongListener
+try:
+    odradek.sync.Client(sys.argv[1]).connect(60)
+except WrongListener:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize(("verbosity", "is_shown"), [(None, False), ("INFO", True)])
+def test_grpc_writes_its_own_lines_only_if_the_user_wants_them(
+    cluster: EmbeddedCluster, verbosity: str | None, is_shown: bool
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
+    if verbosity is not None:
+        environment["GRPC_VERBOSITY"] = verbosity
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTING, address(cluster, "kafka")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=environment,
+    )
+    assert done.stdout == "refused\n"
+    assert ("Got goaway" in done.stderr) == is_shown, done.stderr
 
 
 def test_the_sdk_at_a_gateway_is_told_so(cluster: EmbeddedCluster) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
@@ -18,10 +17,6 @@ from odradek.cli.output import one_line_errors, open_closed_streams, printable
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
 """If one of these options follows `odradek quorum`, a controller is run. Otherwise a subcommand such as status follows.
 """
-
-# Without this setting, gRPC writes its own log lines into a command's output, although the SDK's errors report the same
-# problems. gRPC reads the variable when it is imported.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Read and write records": {
