@@ -91,6 +91,14 @@ async def test_the_listed_tasks_of_a_step_count_and_no_others(
     assert (steps.last_step, steps.task_count, steps.open_tasks) == (2, 2, ())
 
 
+async def test_a_task_that_is_listed_twice_is_counted_once(
+    client: Client, writes: StagedWrites
+) -> None:
+    task = await prepared(writes, 0, "a")
+    assert await writes.complete(0, [task, task])
+    assert (await client.admin.transactions.steps(QUERY)).task_count == 1
+
+
 async def test_slots_are_used_again(client: Client, writes: StagedWrites) -> None:
     for step in range(3):
         task = await prepared(writes, step, "a")

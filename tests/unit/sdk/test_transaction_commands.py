@@ -4,6 +4,7 @@ SDK.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -96,6 +97,42 @@ def test_the_commands_do_the_same(
     wrong = run("list", "--older-than", "soon")
     assert wrong.exit_code == 2
     assert "10m" in run("list", "--help").output
+
+
+async def stage(cluster: MemoryCluster, step: int, *, is_completed: bool) -> None:
+    async with cluster.client() as client, client.staged_writes("sales") as writes:
+        tasks = []
+        for name in ("a", "b"):
+            task = await writes.open(step, name)
+            assert task is not None
+            await task.send("out", b"x")
+            tasks.append(await task.prepare())
+        if is_completed:
+            await writes.complete(step, tasks)
+
+
+def test_committed_and_open_tasks_of_a_staged_write_are_counted_apart(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: cluster.client())
+
+    def facts() -> dict[str, str]:
+        lines = run("steps", "sales").stdout.partition("\n\n")[0].splitlines()
+        return dict(line.split() for line in lines)
+
+    asyncio.run(stage(cluster, 0, is_completed=False))
+    assert {**facts(), "completed_ms": ""} == {
+        "query": "sales",
+        "last_step": "-",
+        "committed_tasks": "-",
+        "completed_ms": "",
+        "open_tasks": "2",
+    }
+    asyncio.run(stage(cluster, 1, is_completed=True))
+    after = facts()
+    assert (after["last_step"], after["committed_tasks"], after["open_tasks"]) == ("1", "2", "0")
+    listed = json.loads(run("steps", "sales", "-o", "json").stdout)
+    assert (listed["committed_tasks"], listed["open_tasks"]) == (2, [])
 
 
 def values(client: sync.Client, count: int) -> list[bytes]:

@@ -109,6 +109,13 @@ def test_a_step_commits_its_members_in_one_batch() -> None:
     assert status(coordinator, first) is TransactionStatus.COMPLETE_COMMIT
 
 
+def test_a_member_that_is_listed_twice_is_counted_once() -> None:
+    coordinator = Coordinator()
+    member = prepared(coordinator)
+    assert complete(coordinator, member, member).error is ErrorCode.NONE
+    assert coordinator.shard.staged.ledger_of(QUERY) == Ledger(last_step=0, members=1)
+
+
 def test_steps_without_members_are_forgotten() -> None:
     """A client that opens and aborts a member of step after step must not fill the memory for the time-out of each."""
     coordinator = Coordinator()

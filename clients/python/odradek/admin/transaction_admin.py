@@ -59,7 +59,7 @@ class StepsDescription:
     last_step: int | None
     """The number of the last complete step; None if no step is recorded."""
     task_count: int
-    """The number of tasks of the last complete step."""
+    """The number of tasks that the last complete step committed; 0 if no step is recorded."""
     completed_ms: int | None
     """When the last complete step was completed, in ms since the Unix epoch; None if no step is recorded."""
     is_final: bool

@@ -161,8 +161,9 @@ def steps(
 ) -> None:
     """Show the steps of a staged write.
 
-    A staged write is how a Spark query writes exactly once. The last complete step and the open tasks are shown. The id
-    of a query is in the file `metadata` of its checkpoint.
+    A staged write is how a Spark query writes exactly once. The last complete step, the number of tasks that it
+    committed, and the open tasks are shown. A step without tasks was aborted, or had nothing to write. The id of a
+    query is in the file `metadata` of its checkpoint.
     """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -172,7 +173,8 @@ def steps(
         facts = {
             "query": described.query,
             "last_step": described.last_step,
-            "tasks": described.task_count,
+            # Without a complete step, 0 would seem to contradict the open tasks below.
+            "committed_tasks": None if described.last_step is None else described.task_count,
             "completed_ms": described.completed_ms,
         }
         return facts, [
@@ -189,9 +191,10 @@ def steps(
     if output is OutputFormat.JSON:
         print_facts({**facts, "open_tasks": rows}, output)
         return
-    print_facts(facts, output)
-    print()
-    print_rows(rows, output, empty="no task is open")
+    print_facts({**facts, "open_tasks": len(rows)}, output)
+    if rows:
+        print()
+        print_rows(rows, output, empty="")
 
 
 @app.command()

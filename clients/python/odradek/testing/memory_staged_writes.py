@@ -122,8 +122,9 @@ class MemoryStagedWrites:
                 return pb.CompleteStepResponse(
                     error_code=ErrorCode.TRANSACTION_ABORTABLE, unfit=unfit
                 )
+            task_count = len({member.transactional_id for member in request.members})
             self._ledgers[request.query] = Ledger(
-                request.step, len(request.members), time.time_ns() // 1_000_000, request.is_final
+                request.step, task_count, time.time_ns() // 1_000_000, request.is_final
             )
         committed = set() if was_completed else {m.transactional_id for m in request.members}
         for name, slot in self._slots(request.query):

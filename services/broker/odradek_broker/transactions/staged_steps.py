@@ -331,7 +331,8 @@ class StagedSteps:
     def _move_ledger(self, request: CompleteStep, wall_ms: int) -> TransactionStep:
         query = TransactionalId(request.query)
         state = self._shard.table.get(query) or created_ledger(wall_ms=wall_ms)
-        ledger = Ledger(request.step, len(request.members), request.is_final)
+        committed = {member.transactional_id for member in request.members}
+        ledger = Ledger(request.step, len(committed), request.is_final)
         assert state.ledger is None or state.ledger.last_step < request.step, state.ledger
         return self._shard.move(query, replace(state, ledger=ledger, update_ms=wall_ms))
 
