@@ -157,6 +157,7 @@ def test_the_wheel_has_compiled_modules_beside_their_sources_and_fits_this_pytho
     assert "odradek_broker/LICENSE.mypyc" in names
     (log,) = (environment.folder / "data").rglob("broker-1.log")
     assert '"is_compiled":true' in log.read_text()
+    assert "(compiled)" in environment.run("odradek", "--version")
 
 
 def test_a_wheel_without_compiled_modules_fits_each_python(tmp_path: Path) -> None:

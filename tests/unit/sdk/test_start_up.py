@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -40,6 +44,25 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_the_version_says_whether_the_broker_is_compiled(tmp_path: Path) -> None:
+    package = tmp_path / "odradek_broker"
+    package.mkdir()
+    (package / "__init__.py").touch()
+
+    def version() -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "odradek.cli.main", "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        ).stdout
+
+    assert re.fullmatch(r"odradek \S+ \(interpreted\)\n", version())
+    (package / f"_native__mypyc{EXTENSION_SUFFIXES[0]}").touch()
+    assert re.fullmatch(r"odradek \S+ \(compiled\)\n", version())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
@@ -62,6 +63,9 @@ COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
 }
 """For each command: its module and object in this package, and its line in the help of `odradek`."""
+
+COMPILED_MODULES: Final = "odradek_broker._native__mypyc"
+"""The extension module that contains the compiled code of the broker (proto/compile_modules.py)."""
 
 PARSE_ALL_ARGUMENTS: Final = frozenset({"broker", "gateway", "demo", "pipeline"})
 """The commands whose program parses all arguments and prints its own help."""
@@ -265,8 +269,16 @@ def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         from importlib.metadata import version
 
-        print(f"odradek {version('odradek')}")
+        print(f"odradek {version('odradek')} ({'compiled' if _is_compiled() else 'interpreted'})")
         raise typer.Exit
+
+
+def _is_compiled() -> bool:
+    """Return whether this installation has the broker's compiled modules. Python prefers them to their source files."""
+    try:
+        return importlib.util.find_spec(COMPILED_MODULES) is not None
+    except ModuleNotFoundError:  # The package of the broker is not installed.
+        return False
 
 
 @app.callback()
