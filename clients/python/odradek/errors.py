@@ -8,9 +8,11 @@ producer or consumer can no longer be used; create a new one), `.code` (Kafka's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from odradek.spelling import did_you_mean
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
@@ -353,6 +355,15 @@ class MissingDependency(OdradekError):
         super().__init__(
             f"the package {package} is not installed", hint=f"pip install 'odradek[{extra}]'"
         )
+
+
+def check_option(name: str, is_valid: bool, value: object, allowed: str) -> None:
+    """Raise InvalidConfig if the value of an SDK option is not valid. `allowed` describes the valid values. If it
+    lists words, the error suggests the most similar one.
+    """
+    if not is_valid:
+        suggestion = did_you_mean(str(value), re.findall(r"[a-z][a-z0-9_]*", allowed))
+        raise InvalidConfig(f"{name} is {value!r}", hint=f"allowed: {allowed}{suggestion}")
 
 
 _LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {

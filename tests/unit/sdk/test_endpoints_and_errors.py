@@ -12,6 +12,7 @@ from odradek.cluster.backoff import Backoff
 from odradek.cluster.endpoints import parse_bootstrap
 from odradek.cluster.grpc_transport import translated
 from odradek.cluster.methods import WATCH_METADATA
+from odradek.consumer.options import ConsumerOptions
 from odradek.errors import InvalidConfig, OdradekError, WrongListener, error_of
 from odradek.producer.options import ProducerOptions
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -97,6 +98,15 @@ def test_all_errors_are_in_one_tree() -> None:
 def test_a_bad_producer_option_is_named_with_what_is_allowed(name: str, value: object) -> None:
     with pytest.raises(InvalidConfig, match=rf"{name} is .*; allowed: "):
         ProducerOptions(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_misspelt_option_of_the_sdk_is_corrected() -> None:
+    with pytest.raises(InvalidConfig, match=r"earliest, latest, error; did you mean earliest\?"):
+        ConsumerOptions(auto_offset_reset="earlyest")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match=r"did you mean zstd\?"):
+        ProducerOptions(compression="zsdt")
+    with pytest.raises(InvalidConfig, match=r"allowed: 0 to 60000$"):
+        ProducerOptions(linger_ms=-1)
 
 
 def test_idempotence_needs_all_acknowledgements() -> None:

@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, copy_context
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -23,6 +22,7 @@ import typer
 
 from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail, say
 from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from odradek.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import asyncio
@@ -173,7 +173,8 @@ def open_client(bootstrap: str) -> Client:
     protocol = values.get("security.protocol", "").upper()
     if protocol and protocol not in _PROTOCOLS:
         fail(
-            f"security.protocol is {protocol}, but must be one of {', '.join(_PROTOCOLS)}",
+            f"security.protocol is {protocol}, but must be one of {', '.join(_PROTOCOLS)}"
+            f"{did_you_mean(protocol, _PROTOCOLS)}",
             status=EXIT_USAGE,
         )
     ca, cert = values.get("ssl.ca.location"), values.get("ssl.certificate.location")
@@ -228,9 +229,8 @@ def read_properties(path: Path) -> dict[str, str]:
         if not equals:
             fail(f"{path}:{number}: the line does not have the form NAME=VALUE", status=EXIT_USAGE)
         if name.strip() not in NAMES:
-            near = get_close_matches(name.strip(), NAMES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(NAMES)}"
-            fail(f"{path}:{number}: there is no property {name.strip()}: {hint}", status=EXIT_USAGE)
+            hint = did_you_mean(name.strip(), NAMES) or f"; use one of {', '.join(NAMES)}"
+            fail(f"{path}:{number}: there is no property {name.strip()}{hint}", status=EXIT_USAGE)
         properties[name.strip()] = value.strip()
     if "sasl.password" in properties and readable_by_others:
         say(

@@ -390,7 +390,8 @@ def _range(text: str) -> _Range:
     matched = _OFFSETS.fullmatch(text)
     if matched is None:
         fail(
-            f"--offset {text}: write an offset, -N for the last N records, or N:M for a range",
+            f"--offset {text} is not valid: write an offset, -N for the last N records, or N:M for a range;"
+            " --from-beginning starts at the earliest offset, and without both options only new records are read",
             status=EXIT_USAGE,
         )
     if matched["last"]:

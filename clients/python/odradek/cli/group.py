@@ -21,6 +21,7 @@ from odradek.cli.output import (
     Output,
     OutputFormat,
     Yes,
+    canonical,
     confirm,
     fail,
     fail_on_errors,
@@ -28,6 +29,7 @@ from odradek.cli.output import (
     print_rows,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
+from odradek.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -44,6 +46,17 @@ Group = Annotated[
 app.command("config")(group_config)
 _FIELDS_WITH_GROUP: Final = 4
 GROUPS_AT_ONCE: Final = 16
+GROUP_STATES: Final = (
+    "Stable",
+    "Empty",
+    "Assigning",
+    "Reconciling",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Dead",
+)
+KAFKAS_ENDS: Final = {"earliest": "start", "latest": "end"}
+"""Kafka's words for the two ends of a log, as `odradek group seek --to` has them."""
 """How many groups one command describes concurrently."""
 
 
@@ -65,13 +78,13 @@ def list_groups(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """List consumer groups with their states."""
-    states = {name.lower() for name in state or ()}
+    states = {canonical("--state", name, GROUP_STATES) for name in state or ()}
 
     async def work(client: Client) -> list[dict[str, Any]]:
         listings = [
             listing
             for listing in await client.admin.list_groups()
-            if not states or listing.state.lower() in states
+            if not states or listing.state in states
         ]
         totals = await group_lags(client, [g.group for g in listings]) if lag else {}
         return [
@@ -271,9 +284,11 @@ def seek(
             "choose the new offsets with one of --to, --since, --by, --from-group and --from-file",
             status=EXIT_USAGE,
         )
+    to = KAFKAS_ENDS.get(to, to)
     if to and not re.fullmatch("start|end|@?[0-9]{1,18}", to):
         fail(
-            f"--to {to} is not valid: write start, end, @MILLISECONDS or an offset",
+            f"--to {to} is not valid: write start or earliest, end or latest, @MILLISECONDS or an offset"
+            f"{did_you_mean(to, ('start', 'end', *KAFKAS_ENDS))}",
             status=EXIT_USAGE,
         )
     since_ms = time_ms(since, option="--since") if since else None

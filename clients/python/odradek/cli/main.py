@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 from odradek.cli import connection
 from odradek.cli.output import one_line_errors, open_closed_streams, printable
+from odradek.spelling import did_you_mean
 
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
 """If one of these options follows `odradek quorum`, a controller is run. Otherwise a subcommand such as status follows.
@@ -153,14 +155,60 @@ option describes this option.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
+_NOT_ONE_OF: Final = re.compile(
+    r"(?:Value error, )?'(?P<value>.*)' is not one of (?P<allowed>.*?)\.?", re.DOTALL
+)
+"""Matches click's message for a value that is not one of the allowed words."""
+KAFKAS_OPTIONS: Final = {
+    "--bootstrap-server": "--bootstrap",
+    "--bootstrap-servers": "--bootstrap",
+    "--broker-list": "--bootstrap",
+    "--command-config": "--config before the command",
+    "--auto-offset-reset": "--from-beginning",
+    "--isolation-level": "--read-committed",
+    "--max-messages": "--count",
+    "--replication-factor": "--replicas",
+    "--to-earliest": "--to earliest",
+    "--to-latest": "--to latest",
+    "--to-offset": "--to OFFSET",
+    "--shift-by": "--by",
+}
+"""Options of Kafka's tools whose names resemble no option here, with the option here that does the same."""
+
+
 @contextlib.contextmanager
-def _printable_usage_errors() -> Iterator[None]:
-    """Escape control characters in click's usage errors, which quote the user's arguments unchanged."""
+def _explained_usage_errors() -> Iterator[None]:
+    """Add suggestions to click's usage errors, and escape the control characters in them, because they quote the user's
+    arguments unchanged.
+    """
     try:
         yield
     except _UsageError as error:
-        error.message = printable(error.message)
+        message = error.message
+        if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+            name, near = error.option_name, sorted(error.possibilities or ())
+            if not near and (here := _option_here(error.ctx, name)):
+                near = [here]
+            if near:
+                message += f"; did you mean {' or '.join(near)}?"
+            error.possibilities = None
+        elif wrong := _NOT_ONE_OF.fullmatch(message):
+            allowed = [word.strip(" '") for word in wrong["allowed"].split(",")]
+            message = (
+                f"'{wrong['value']}' is not one of {', '.join(allowed)}"
+                f"{did_you_mean(wrong['value'], allowed)}"
+            )
+        error.message = printable(message)
         raise
+
+
+def _option_here(context: Any, name: str) -> str | None:
+    """Return the option of the command that does the same as an option of Kafka's tools, or None."""
+    here = KAFKAS_OPTIONS.get(name)
+    if here is None or context is None:
+        return None
+    known = {option for parameter in context.command.params for option in parameter.opts}
+    return here if here.split()[0] in known or here.endswith("command") else None
 
 
 class Commands(Mapping[str, Any]):
@@ -220,12 +268,12 @@ class CommandsByTask(TyperGroup):
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         """Parse the options before the command."""
-        with _printable_usage_errors():
+        with _explained_usage_errors():
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the arguments of the command, and run the command."""
-        with _printable_usage_errors():
+        with _explained_usage_errors():
             return super().invoke(ctx)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NoReturn, Sel
 import typer
 
 from odradek.cluster.endpoints import DEFAULT_BOOTSTRAP
+from odradek.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from odradek.errors import OdradekError
@@ -34,6 +35,7 @@ __all__ = [
     "Progress",
     "Yes",
     "binary_output",
+    "canonical",
     "confirm",
     "console",
     "counted",
@@ -195,6 +197,19 @@ def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
     if hint and hint not in str(error):
         say(f"         {hint}", is_error=True)
     sys.exit(status)
+
+
+def canonical(option: str, value: str, allowed: Sequence[str]) -> str:
+    """Return the item of `allowed` that `value` names, whatever the case of its letters. Any other value ends the
+    command with an error that names the option, the allowed values, and the most similar one.
+    """
+    for name in allowed:
+        if name.lower() == value.lower():
+            return name
+    fail(
+        f"{option} {value} is not valid: it must be one of {', '.join(allowed)}{did_you_mean(value, allowed)}",
+        status=EXIT_USAGE,
+    )
 
 
 def say(text: str, *, is_error: bool = False) -> None:

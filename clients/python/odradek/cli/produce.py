@@ -20,6 +20,7 @@ from odradek.cli.output import (
     Output,
     OutputFormat,
     Progress,
+    canonical,
     counted,
     fail,
     print_facts,
@@ -187,8 +188,7 @@ def produce(
     With --json, a line is an object such as {"key": "k", "value": "v", "headers": [["n", "v"]]}. The value null makes
     the record a tombstone, {"base64": "..."} stands for bytes, and a number, array or object is sent as JSON text.
     """
-    if acks not in ("0", "1", "all"):
-        fail(f"--acks {acks} is not valid: it must be 0, 1 or all", status=EXIT_USAGE)
+    acks = canonical("--acks", acks, ("0", "1", "all"))
     if key_separator == "":
         fail("--key-separator must not be empty", status=EXIT_USAGE)
     if is_json and (key_separator is not None or null is not None):

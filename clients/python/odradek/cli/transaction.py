@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,7 @@ from odradek.cli.output import (
     Bootstrap,
     Output,
     OutputFormat,
+    canonical,
     print_facts,
     print_rows,
 )
@@ -24,6 +25,14 @@ from odradek.cli.times import duration_ms
 if TYPE_CHECKING:
     from odradek.client import Client
 
+TRANSACTION_STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+)
 app = typer.Typer(help="List, describe and end transactions.", no_args_is_help=True)
 TransactionalId = Annotated[
     str,
@@ -62,11 +71,12 @@ def list_transactions(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """List transactional ids with the states of their transactions."""
+    states = [canonical("--state", name, TRANSACTION_STATES) for name in state or ()]
     older_than_ms = duration_ms(older_than, option="--older-than") if older_than else -1
 
     async def work(client: Client) -> list[dict[str, Any]]:
         listings = await client.admin.transactions.list(
-            states=state or (), older_than_ms=older_than_ms, pattern=match
+            states=states, older_than_ms=older_than_ms, pattern=match
         )
         return [
             {

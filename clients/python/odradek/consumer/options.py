@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from odradek.consumer.fetch_planner import ResetPolicy
-from odradek.errors import InvalidConfig
+from odradek.errors import InvalidConfig, check_option
 from odradek.partitions import TopicPartition
 
 Deserializer: TypeAlias = Callable[[bytes | None], Any]
@@ -46,45 +46,42 @@ class ConsumerOptions:
     """Function that converts bytes to values. None: values are returned as bytes."""
 
     def __post_init__(self) -> None:
-        _check(
+        check_option(
             "auto_offset_reset",
             self.auto_offset_reset in ("earliest", "latest", "error"),
             self.auto_offset_reset,
             "earliest, latest, error",
         )
-        _check(
+        check_option(
             "isolation_level",
             self.isolation_level in ("read_uncommitted", "read_committed"),
             self.isolation_level,
             "read_uncommitted, read_committed",
         )
-        _check(
+        check_option(
             "prefetch_bytes_max",
             1 << 20 <= self.prefetch_bytes_max <= 1 << 30,
             self.prefetch_bytes_max,
             "1 MiB to 1 GiB",
         )
-        _check(
+        check_option(
             "fetch_message_bytes_max",
             1 << 10 <= self.fetch_message_bytes_max <= 60 << 20,
             self.fetch_message_bytes_max,
             "1 KiB to 60 MiB",
         )
-        _check("fetch_bytes_min", self.fetch_bytes_min >= 0, self.fetch_bytes_min, "0 or more")
-        _check(
+        check_option(
+            "fetch_bytes_min", self.fetch_bytes_min >= 0, self.fetch_bytes_min, "0 or more"
+        )
+        check_option(
             "fetch_wait_ms_max",
             0 <= self.fetch_wait_ms_max <= 60_000,
             self.fetch_wait_ms_max,
             "0 to 60000",
         )
-        _check(
+        check_option(
             "request_timeout_ms", self.request_timeout_ms > 0, self.request_timeout_ms, "above 0"
         )
-
-
-def _check(name: str, is_good: bool, value: object, allowed: str) -> None:
-    if not is_good:
-        raise InvalidConfig(f"{name} is {value!r}", hint=f"allowed: {allowed}")
 
 
 GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] | None"]

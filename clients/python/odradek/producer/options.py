@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from odradek.errors import InvalidConfig
+from odradek.errors import InvalidConfig, check_option
 from odradek.producer.partitioner import Partitioner
 from odradek_protocol.records.batch_header import Compression
 
@@ -80,49 +80,55 @@ class ProducerOptions:
     """Longest time that a commit waits for its response. After that, its outcome is unknown."""
 
     def __post_init__(self) -> None:
-        _check("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")
-        _check("linger_ms", 0 <= self.linger_ms <= 60_000, self.linger_ms, "0 to 60000")
-        _check(
+        check_option("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")
+        check_option("linger_ms", 0 <= self.linger_ms <= 60_000, self.linger_ms, "0 to 60000")
+        check_option(
             "request_bytes_max",
             0 < self.request_bytes_max <= 60 << 20,
             self.request_bytes_max,
             "1 to 60 MiB",
         )
-        _check(
+        check_option(
             "batch_bytes_max",
             0 < self.batch_bytes_max <= max(self.request_bytes_max, 1),
             self.batch_bytes_max,
             "1 to request_bytes_max",
         )
-        _check("buffer_bytes_max", self.buffer_bytes_max > 0, self.buffer_bytes_max, "above 0")
-        _check("max_block_ms", self.max_block_ms >= 0, self.max_block_ms, "0 or more")
+        check_option(
+            "buffer_bytes_max", self.buffer_bytes_max > 0, self.buffer_bytes_max, "above 0"
+        )
+        check_option("max_block_ms", self.max_block_ms >= 0, self.max_block_ms, "0 or more")
         most = 5 if self.is_idempotent else 1000
-        _check("max_in_flight", 1 <= self.max_in_flight <= most, self.max_in_flight, f"1 to {most}")
-        _check(
+        check_option(
+            "max_in_flight", 1 <= self.max_in_flight <= most, self.max_in_flight, f"1 to {most}"
+        )
+        check_option(
             "delivery_timeout_ms", self.delivery_timeout_ms > 0, self.delivery_timeout_ms, "above 0"
         )
-        _check(
+        check_option(
             "request_timeout_ms", self.request_timeout_ms > 0, self.request_timeout_ms, "above 0"
         )
-        _check("retry_backoff_ms", self.retry_backoff_ms > 0, self.retry_backoff_ms, "above 0")
-        _check(
+        check_option(
+            "retry_backoff_ms", self.retry_backoff_ms > 0, self.retry_backoff_ms, "above 0"
+        )
+        check_option(
             "retry_backoff_max_ms",
             self.retry_backoff_max_ms >= self.retry_backoff_ms,
             self.retry_backoff_max_ms,
             "retry_backoff_ms or more",
         )
         names = [c.name.lower() for c in Compression]
-        _check("compression", self.compression in names, self.compression, ", ".join(names))
+        check_option("compression", self.compression in names, self.compression, ", ".join(names))
         if self.transactional_id is not None:
-            _check("transactional_id", bool(self.transactional_id), "", "a name")
+            check_option("transactional_id", bool(self.transactional_id), "", "a name")
             least_ms = 10
-            _check(
+            check_option(
                 "transaction_timeout_ms",
                 self.transaction_timeout_ms >= least_ms,
                 self.transaction_timeout_ms,
                 f"{least_ms} or more",
             )
-            _check(
+            check_option(
                 "commit_timeout_ms", self.commit_timeout_ms > 0, self.commit_timeout_ms, "above 0"
             )
             if not self.is_idempotent or self.acks_number != -1:
@@ -151,8 +157,3 @@ class ProducerOptions:
     @property
     def compression_codec(self) -> Compression:
         return Compression[self.compression.upper()]
-
-
-def _check(name: str, is_good: bool, value: object, allowed: str) -> None:
-    if not is_good:
-        raise InvalidConfig(f"{name} is {value!r}", hint=f"allowed: {allowed}")
