@@ -50,7 +50,7 @@ def _row(name: str, message: str) -> Callable[[Act], Act]:
 
 @_row(
     "a topic that does not exist",
-    "topic 'nosuch' does not exist; create it (`odradek topic create NAME`), or check the name",
+    "topic 'nosuch' does not exist; create it (`odradek topic create nosuch`), or check the name",
 )
 def _unknown_topic(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "consume", "nosuch", "--from-beginning", "--exit-at-end")

@@ -11,6 +11,13 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
 
     The case of letters does not count.
     """
+    near = similar_to(text, known)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def similar_to(text: str, known: Iterable[str], *, count_max: int = 1) -> list[str]:
+    """Return the names in `known` that are most similar to `text`, the most similar one first. The case of letters does
+    not count.
+    """
     by_lower = {name.lower(): name for name in known}
-    near = get_close_matches(text.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+    return [by_lower[near] for near in get_close_matches(text.lower(), by_lower, n=count_max)]

@@ -101,7 +101,12 @@ class ClusterAccess:
         """The connections to the brokers, which the accesses of all callers use, too."""
         self.client = Client(settings.bootstrap, transport=self.transport)
         self.producer: Producer = self.client.producer(
-            acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
+            acks="all",
+            linger_ms=0,
+            delivery_timeout_ms=30_000,
+            max_block_ms=5_000,
+            # As in Confluent's REST Proxy, auto.create.topics.enable of the cluster decides.
+            allow_auto_create_topics=True,
         )
         self.transactions = TransactionalProducers(self.client)
         self.waits = Waits(shutdown_s=settings.shutdown_timeout_ms / 1000)

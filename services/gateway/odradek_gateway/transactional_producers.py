@@ -58,6 +58,7 @@ class TransactionalProducers:
             delivery_timeout_ms=15_000,
             max_block_ms=5_000,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
+            allow_auto_create_topics=True,
         )
 
     async def _drop(self, producer: Producer) -> None:

@@ -26,7 +26,10 @@ async def test_the_fixture_gives_a_real_broker(odradek_bootstrap: str) -> None:
 async def test_the_cluster_in_memory_creates_topics_on_demand(
     odradek_memory: MemoryCluster,
 ) -> None:
-    async with odradek_memory.client() as client, client.producer() as producer:
+    async with (
+        odradek_memory.client() as client,
+        client.producer(allow_auto_create_topics=True) as producer,
+    ):
         assert (await producer.send_and_wait("new", b"x")).offset == 0
 
 

@@ -36,7 +36,8 @@ def docstring_program() -> str:
 async def test_the_first_program_sends_a_record_and_reads_it_back(
     program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = MemoryCluster(auto_create_topics=True)
+    cluster = MemoryCluster()
+    cluster.create_topic("greetings")
     real = odradek.Client
 
     def client(bootstrap: str) -> odradek.Client:

@@ -66,7 +66,8 @@ def in_a_child(before: str, after: str) -> str:
 
 
 SYNC_CLIENT = """
-    cluster = MemoryCluster(brokers=1, auto_create_topics=True)
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("t")
     client = odradek.sync.Client(cluster.bootstrap, transport=cluster.transport())
     producer = client.producer()
     producer.send_and_wait("t", b"v")

@@ -26,6 +26,29 @@ def test_an_error_before_any_record_was_written_is_not_called_an_interruption(
     assert result.stderr == ""
 
 
+def test_a_misspelt_topic_is_refused_with_similar_topics_and_the_command_to_create_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = MemoryCluster(auto_create_topics=True)
+    cluster.create_topic("orders")
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: cluster.client())
+    lines = tmp_path / "lines"
+    lines.write_text("a\n")
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.01)
+    refused = CliRunner().invoke(app, ["produce", "ordres", str(lines)])
+    assert "did you mean 'orders'? If not, create it (`odradek topic create ordres`)" in str(
+        refused.exception
+    )
+    assert "ordres" not in cluster.topics
+    created = CliRunner().invoke(app, ["produce", "ordres", str(lines), "--create"])
+    assert created.exit_code == 0
+    assert created.stderr == (
+        "odradek: topic 'ordres' did not exist and was created with 1 partition; similar topics: 'orders'\n"
+    )
+    again = CliRunner().invoke(app, ["produce", "ordres", str(lines), "--create"])
+    assert again.stderr == ""
+
+
 async def test_a_producer_names_the_quota_that_limits_its_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -229,10 +229,50 @@ async def test_a_topic_that_does_not_exist_is_named_however_short_the_wait(clien
             await producer.send("nowhere", b"x")
 
 
-async def test_a_topic_is_created_where_the_brokers_allow_it() -> None:
+async def test_a_misspelt_topic_is_refused_although_the_brokers_create_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.01)
     cluster = MemoryCluster(auto_create_topics=True)
+    cluster.create_topic("orders")
     async with cluster.client() as client, client.producer() as producer:
-        assert (await producer.send_and_wait("new", b"x")).offset == 0
+        with pytest.raises(UnknownTopic) as refused:
+            await producer.send("ordres", b"x")
+    assert str(refused.value) == (
+        "topic 'ordres' does not exist; did you mean 'orders'? If not, create it (`odradek topic create ordres`)"
+    )
+    assert list(cluster.topics) == ["orders"]
+
+
+async def test_a_topic_that_is_created_automatically_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = MemoryCluster(auto_create_topics=True)
+    cluster.create_topic("orders")
+    async with cluster.client() as client:
+        for _ in range(2):
+            async with client.producer(allow_auto_create_topics=True) as producer:
+                await producer.send_and_wait("orders", b"x")
+                await producer.send_and_wait("ordres", b"x")
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        (
+            "WARNING",
+            "topic 'ordres' did not exist and was created with 1 partition; similar topics: 'orders'",
+        )
+    ]
+
+
+async def test_brokers_that_create_no_topics_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.01)
+    cluster = MemoryCluster()
+    async with (
+        cluster.client() as client,
+        client.producer(allow_auto_create_topics=True) as producer,
+    ):
+        with pytest.raises(
+            UnknownTopic, match=r"auto\.create\.topics\.enable of the cluster is false"
+        ):
+            await producer.send("ordres", b"x")
 
 
 async def test_a_partition_that_does_not_exist_is_named_with_how_many_there_are(

@@ -128,7 +128,10 @@ async def test_records_of_a_deleted_topic_fail_and_its_namesake_takes_new_ones(
 @pytest.mark.parametrize("name", ["a b", ".", "..", "", "x" * 250, "größe"])
 async def test_a_topic_with_an_invalid_name_is_refused_at_once_and_never_created(name: str) -> None:
     cluster = MemoryCluster(auto_create_topics=True)
-    async with cluster.client() as client, client.producer(allow_auto_create=True) as producer:
+    async with (
+        cluster.client() as client,
+        client.producer(allow_auto_create_topics=True) as producer,
+    ):
         with pytest.raises(InvalidTopic):
             await producer.send(name, b"x")
     assert not cluster.topics

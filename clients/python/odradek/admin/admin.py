@@ -48,7 +48,6 @@ from odradek.admin.wire import (
     group_listing,
     leave_request,
     log_dir_descriptions,
-    metadata_of,
     partition_message,
     partition_outcome,
     quorum_description,
@@ -202,8 +201,7 @@ class Admin:
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """Describe one topic, with the leaders and replicas of its partitions. Raises UnknownTopic."""
-        response = await self._calls.metadata(broker_service_pb2.MetadataRequest(topics=[name]))
-        return await run_in_turns(topic_description(metadata_of(response, name)))
+        return await run_in_turns(topic_description(await self._calls.topic(name)))
 
     async def describe_configs(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
+from odradek.cluster.topic_errors import unknown_topic
 from odradek.cluster.transport import Method
 from odradek.errors import error_code, error_of
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -106,6 +107,20 @@ class AdminCalls:
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         """Read metadata from any broker whose metadata includes the changes that this client has made."""
         return await self._cluster.metadata(request, timeout_s=self._timeout_s)
+
+    async def topic(self, name: str) -> pb.TopicInfo:
+        """Read the metadata of one topic.
+
+        Raises:
+            OdradekError: the error of the topic in the response; UnknownTopic if the response does not contain the
+                topic.
+        """
+        response = await self.metadata(pb.MetadataRequest(topics=[name]))
+        info = next((topic for topic in response.topics if topic.name == name), None)
+        if info is None or info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise await unknown_topic(name, self.metadata)
+        check(info.error_code, f"topic {name!r}", info.error_message)
+        return info
 
 
 def check(code: int, subject: str, message: str = "") -> None:

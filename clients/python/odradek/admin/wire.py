@@ -37,7 +37,7 @@ from odradek.admin.descriptions import (
     Voter,
 )
 from odradek.cluster.metadata_cache import partitions_of
-from odradek.errors import GroupInUse, OdradekError, UnknownTopic, error_of
+from odradek.errors import GroupInUse, OdradekError, error_of
 from odradek.partitions import PartitionLike, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
@@ -153,24 +153,6 @@ def topic_descriptions(
             described.append((yield from topic_description(metadata)))
         yield
     return described
-
-
-def metadata_of(
-    response: broker_service_pb2.MetadataResponse, name: str
-) -> broker_service_pb2.TopicInfo:
-    """Return one topic of a metadata response.
-
-    Raises:
-        OdradekError: the error of the topic in the response; UnknownTopic if the response does not contain the topic.
-    """
-    metadata = next((topic for topic in response.topics if topic.name == name), None)
-    if metadata is None or metadata.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise UnknownTopic(
-            f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
-    if metadata.error_code:
-        raise error_of(metadata.error_code, f"topic {name!r}", metadata.error_message)
-    return metadata
 
 
 def topic_outcome(result: pb.TopicResult) -> TopicOutcome:

@@ -173,7 +173,11 @@ def produce(
     ] = None,
     create: Annotated[
         bool,
-        typer.Option("--create", help="Create the topic if it does not exist."),
+        typer.Option(
+            "--create",
+            help="Create the topic if it does not exist, with the cluster's default numbers of partitions and"
+            " replicas.",
+        ),
     ] = False,
     compression: Annotated[
         Compression, typer.Option(help="Compress batches of records with this codec.")
@@ -229,8 +233,9 @@ def produce(
             acks=producer_acks,
             compression=compression,
             request_bytes_max=REQUEST_BYTES_MAX,
-            allow_auto_create=create,
+            allow_auto_create_topics=create,
         )
+        client._cluster.on_topic_created = lambda note: progress.say(f"odradek: {note}")
         async with _explained(run, producer, progress):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
                 if run.has_values_only and not headers:

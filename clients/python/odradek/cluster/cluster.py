@@ -26,6 +26,7 @@ from odradek.cluster.endpoints import parse_bootstrap
 from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
 from odradek.cluster.methods import METADATA, WATCH_METADATA
 from odradek.cluster.security import SaslCredentials, TlsOptions
+from odradek.cluster.topic_errors import creation_note, topic_error, unknown_topic
 from odradek.cluster.transport import Method, Stream, Transport
 from odradek.cluster.turns import run_in_turns
 from odradek.errors import (
@@ -33,21 +34,17 @@ from odradek.errors import (
     AuthenticationFailed,
     BrokersUnavailable,
     ClientClosed,
-    InvalidTopic,
     NameUnresolvable,
     NoActiveController,
     OdradekError,
     RequestTimedOut,
-    UnknownTopic,
     WrongListener,
     WrongLoop,
-    error_of,
 )
 from odradek.partitions import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
-from odradek_protocol.topic_names import topic_name_error
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -62,6 +59,8 @@ NAMED_TOPICS_MAX: Final = 5_000
 """A client that needs more topics than this watches all topics of the cluster, because brokers refuse requests that
 name more than 10,000 topics.
 """
+MESSAGE_S_MAX: Final = 2.0
+"""How long to wait for the names of topics that a message to the user mentions."""
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long to retry when brokers do not know a topic, because the topic may have just been created."""
 
@@ -111,6 +110,9 @@ class Cluster:
         self._metadata_offset_min = 0
         self.unknown_topic_s_max: float | None = None
         """How long `topic` retries when brokers do not know the topic. None: UNKNOWN_TOPIC_S_MAX."""
+        self.on_topic_created: Callable[[str], object] = _log.warning
+        """Called with a sentence for the user when brokers have created a topic that this client named."""
+        self._created: set[bytes] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __str__(self) -> str:
@@ -191,6 +193,7 @@ class Cluster:
         if unknown_s_max is None:
             unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
         attempts = 0
+        creates = False  # Whether the next request asks the brokers to create the topic.
         error: OdradekError | None = None  # The error for the topic in the last response.
         while True:
             if self.state is LinkState.CLOSED:
@@ -198,12 +201,14 @@ class Cluster:
             topic = self.cache.topic(name)
             if topic is not None and (partition is None or partition < len(topic.partitions)):
                 self.watch_topics([name])
+                if creates:
+                    await self._note_creation(topic)
                 return topic
             waited_s = time.monotonic() - began_s
             if waited_s >= timeout_s:
                 raise error or self.unavailable(waited_s)
             response = await self.metadata(
-                pb.MetadataRequest(topics=[name], allow_auto_topic_creation=allow_create),
+                pb.MetadataRequest(topics=[name], allow_auto_topic_creation=creates),
                 timeout_s=timeout_s - waited_s,
             )
             await self._apply(response)
@@ -218,12 +223,30 @@ class Cluster:
             attempts += 1
             if self.cache.topic(name) is not None and partition is None:
                 continue
+            is_missing = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and partition is None
+            if is_missing and allow_create and not creates:
+                creates = True
+                continue
             waited_s = time.monotonic() - began_s
             message = "" if topic_info is None else topic_info.error_message
-            error = self._topic_error(name, partition, code, message)
+            error = topic_error(name, self.cache.topic(name), partition, code, message)
             if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
+                if is_missing:
+                    raise await unknown_topic(
+                        name, self._fetch_for_message, was_creation_requested=creates
+                    )
                 raise error
             await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
+
+    async def _note_creation(self, topic: Topic) -> None:
+        """Tell the program, once for each topic, that the brokers created a topic for it."""
+        if topic.topic_id not in self._created:
+            self._created.add(topic.topic_id)
+            note = await creation_note(topic.name, len(topic.partitions), self._fetch_for_message)
+            self.on_topic_created(note)
+
+    async def _fetch_for_message(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        return await self.metadata(request, timeout_s=MESSAGE_S_MAX)
 
     async def fetch_topics(self, names: Iterable[str], *, timeout_s: float) -> None:
         """Request the metadata of those topics that are not in the cache, in a few requests, and watch all these
@@ -482,27 +505,6 @@ class Cluster:
         if first is not None and (broker := self.cache.brokers.get(first)) is not None:
             candidates.sort(key=lambda endpoint: endpoint != broker.grpc_endpoint)
         return candidates
-
-    def _topic_error(
-        self, name: str, partition: int | None, code: int, message: str
-    ) -> OdradekError:
-        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            topic = self.cache.topic(name)
-            if topic is not None and partition is not None:
-                return UnknownTopic(
-                    f"topic {name!r} has {len(topic.partitions)} partitions, but no partition {partition}",
-                    code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    hint="the first partition is 0",
-                )
-            return UnknownTopic(
-                f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-        if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            return InvalidTopic(
-                f"topic {name!r}: {topic_name_error(name) or message or 'the name is not allowed'}",
-                code=ErrorCode.INVALID_TOPIC_EXCEPTION,
-            )
-        return error_of(code, f"topic {name!r}", message)
 
     def _enter(self, state: LinkState) -> None:
         if state is self.state or self.state is LinkState.CLOSED:

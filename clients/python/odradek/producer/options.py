@@ -66,8 +66,10 @@ class ProducerOptions:
     """Function that converts values to bytes. None: values must be bytes."""
     partitioner: Partitioner | None = None
     """Function that takes a key and the number of partitions, and returns a partition. None: Kafka's murmur2 hash."""
-    allow_auto_create: bool = True
-    """Whether a topic that does not exist is created, if the brokers' auto.create.topics.enable allows this."""
+    allow_auto_create_topics: bool = False
+    """Whether the brokers create a topic that does not exist, if their auto.create.topics.enable is true. A warning in
+    the log then names the topic. False: `send` raises UnknownTopic, so that no record is lost in a misspelt topic.
+    """
     transactional_id: str | None = None
     """Name that identifies this producer across restarts. If it is set, all records must be sent in transactions, and
     the producer fences older producers with the same name.

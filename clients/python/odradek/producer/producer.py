@@ -58,7 +58,7 @@ class ProducerArguments(TypedDict, total=False):
     key_serializer: Serializer | None
     value_serializer: Serializer | None
     partitioner: Partitioner | None
-    allow_auto_create: bool
+    allow_auto_create_topics: bool
     transactional_id: str | None
     transaction_timeout_ms: int
     commit_timeout_ms: int
@@ -427,7 +427,7 @@ class Producer:
         topic_info = await self._cluster.topic(
             topic,
             timeout_s=self.options.max_block_ms / 1000,
-            allow_create=self.options.allow_auto_create,
+            allow_create=self.options.allow_auto_create_topics,
         )
         self._require_open()
         topic_queues = self._topics.get(topic)

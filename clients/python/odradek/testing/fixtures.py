@@ -94,7 +94,7 @@ def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def odradek_memory() -> MemoryCluster:
-    """Return a new in-memory cluster with one broker, which creates topics when they are first used."""
+    """Return a new in-memory cluster with one broker, which creates topics if a producer allows it."""
     return MemoryCluster(auto_create_topics=True)
 
 

@@ -112,7 +112,12 @@ class CallerAccess(ClusterAccess):
             process.settings.bootstrap, transport=OnBehalfOf(process.transport, caller)
         )
         self.producer = self.client.producer(
-            acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
+            acks="all",
+            linger_ms=0,
+            delivery_timeout_ms=30_000,
+            max_block_ms=5_000,
+            # As in Confluent's REST Proxy, auto.create.topics.enable of the cluster decides.
+            allow_auto_create_topics=True,
         )
         self.transactions = TransactionalProducers(self.client)
         self.requests = 0
