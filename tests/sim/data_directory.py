@@ -105,9 +105,7 @@ class OracleLog:
 
     @property
     def log_end(self) -> int:
-        """The end of the records whose append succeeded. After an append that failed and could not be undone, the log
-        object still counts the records of that append, which may be missing from the file.
-        """
+        """The end of the appended records. A log that could not undo a failed append still counts its records."""
         end = self.log.log_end_offset
         return end if self.log.is_intact else min(end, self.read_to)
 

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 STAGED_LEASE_MS: Final = 2_500
 _LOAD_GRACE_MS: Final = 3_000
 _SLACK_MS: Final = 2
+When = tuple[int, int]
+"""The time at which a record was appended, and the leader epoch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +72,10 @@ class Known:
     transactional_id: TransactionalId
     identity: ProducerIdentity
     registered: set[TopicIdPartition]
-    begun: tuple[int, int]  # (append time of its first record, leader epoch of that record)
-    start_ms: int  # as its coordinator wrote it
+    begun: When  # of its first record
     outcome: bool | None = None
     marker_epoch: int = -1
+    start_ms: int = -1
     is_over: bool = False
     ended: set[TopicIdPartition] = field(default_factory=set)
 
@@ -280,7 +282,7 @@ class TransactionOracle(Invariants):
         self,
         name: TransactionalId,
         state: Transaction,
-        when: tuple[int, int],
+        when: When,
         steps: dict[TransactionalId, int],
     ) -> None:
         before = self.states.get(name)
@@ -302,10 +304,10 @@ class TransactionOracle(Invariants):
             identity = ProducerIdentity(state.producer_id, state.producer_epoch)
             if present is None or present.outcome is not None:
                 self._over(present)
-                present = self._begin(name, identity, when, state)
+                present = self._begin(name, identity, when)
             elif present.identity != identity:
                 self.fail("T3", f"{present} becomes {state} without a decision")
-            present.registered = _places(state)
+            present.registered, present.start_ms = _places(state), state.start_ms
         elif state.status.is_decided:
             self._decide(name, present, state, when)
         elif present is not None:
@@ -313,48 +315,35 @@ class TransactionOracle(Invariants):
                 self.fail("T3", f"{present} becomes {state} without a decision")
             self._over(present)
 
-    def _begin(
-        self,
-        name: TransactionalId,
-        identity: ProducerIdentity,
-        when: tuple[int, int],
-        state: Transaction,
-    ) -> Known:
-        known = Known(name, identity, set(), when, state.start_ms)
+    def _begin(self, name: TransactionalId, identity: ProducerIdentity, when: When) -> Known:
+        known = Known(name, identity, set(), when)
         self.present[name] = known
         self.transactions[identity.producer_id].append(known)
         return known
 
     def _decide(
-        self,
-        name: TransactionalId,
-        present: Known | None,
-        state: Transaction,
-        when: tuple[int, int],
+        self, name: TransactionalId, present: Known | None, state: Transaction, when: When
     ) -> None:
         assert state.last_outcome is not None, state
         identity = state.last_outcome.identity
-        if (
-            present is None
-            or present.is_over
-            or present.identity != identity
-            or (present.outcome is not None and present.start_ms != state.start_ms)
-        ):
+        began = None if present is None or present.outcome is None else present.start_ms
+        is_next = began not in (None, state.start_ms)
+        if present is None or present.is_over or present.identity != identity or is_next:
             # The transaction began and was decided in one iteration of the event loop, so this is its first record.
             # If the transaction before it was completed in that iteration too, there is no record of its completion.
             if present is not None and present.outcome is None:
                 self.fail("T3", f"{present} becomes {state} without a decision")
             self._over(present)
-            present = self._begin(name, identity, when, state)
+            present = self._begin(name, identity, when)
         if present.outcome is not None and present.outcome is not state.status.is_commit:
             self.fail("T3", f"{present} is decided again: {state}")
         if present.outcome is None and state.ended_by is EndedBy.TIMEOUT:
             self._timed_out(present, state, when)
-        present.registered = _places(state)
+        present.registered, present.start_ms = _places(state), state.start_ms
         present.outcome = state.status.is_commit
         present.marker_epoch = state.producer_epoch
 
-    def _timed_out(self, known: Known, state: Transaction, when: tuple[int, int]) -> None:
+    def _timed_out(self, known: Known, state: Transaction, when: When) -> None:
         """Check T14: an open transaction times out only after its whole timeout. If a coordinator has loaded the
         transaction since it began, a grace period suffices."""
         if when[0] < 0 or known.begun[0] < 0 or SLOT_SEPARATOR in known.transactional_id:

@@ -172,11 +172,8 @@ def open_client(bootstrap: str) -> Client:
     values = settings(_options, os.environ, _from_file)
     protocol = values.get("security.protocol", "").upper()
     if protocol and protocol not in _PROTOCOLS:
-        fail(
-            f"security.protocol is {protocol}, but must be one of {', '.join(_PROTOCOLS)}"
-            f"{did_you_mean(protocol, _PROTOCOLS)}",
-            status=EXIT_USAGE,
-        )
+        allowed = f"one of {', '.join(_PROTOCOLS)}{did_you_mean(protocol, _PROTOCOLS)}"
+        fail(f"security.protocol is {protocol}, but must be {allowed}", status=EXIT_USAGE)
     ca, cert = values.get("ssl.ca.location"), values.get("ssl.certificate.location")
     tls: Any = None
     if protocol.endswith("SSL") or (not protocol and (ca or cert)):

@@ -286,11 +286,9 @@ def seek(
         )
     to = KAFKAS_ENDS.get(to, to)
     if to and not re.fullmatch("start|end|@?[0-9]{1,18}", to):
-        fail(
-            f"--to {to} is not valid: write start or earliest, end or latest, @MILLISECONDS or an offset"
-            f"{did_you_mean(to, ('start', 'end', *KAFKAS_ENDS))}",
-            status=EXIT_USAGE,
-        )
+        allowed = "start or earliest, end or latest, @MILLISECONDS or an offset"
+        suggestion = did_you_mean(to, ("start", "end", *KAFKAS_ENDS))
+        fail(f"--to {to} is not valid: write {allowed}{suggestion}", status=EXIT_USAGE)
     since_ms = time_ms(since, option="--since") if since else None
     if to.startswith("@"):
         since_ms = int(to[1:])

@@ -194,10 +194,8 @@ def _explained_usage_errors() -> Iterator[None]:
             error.possibilities = None
         elif wrong := _NOT_ONE_OF.fullmatch(message):
             allowed = [word.strip(" '") for word in wrong["allowed"].split(",")]
-            message = (
-                f"'{wrong['value']}' is not one of {', '.join(allowed)}"
-                f"{did_you_mean(wrong['value'], allowed)}"
-            )
+            suggestion = did_you_mean(wrong["value"], allowed)
+            message = f"'{wrong['value']}' is not one of {', '.join(allowed)}{suggestion}"
         error.message = printable(message)
         raise
 
