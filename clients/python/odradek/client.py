@@ -82,7 +82,8 @@ class Client:
         """Wait until a broker has responded, for at most `timeout_s` seconds.
 
         Raises:
-            BrokersUnavailable: no broker responded; the error lists the addresses that were tried, and the last error.
+            BrokersUnavailable: no broker responded; the error lists the addresses that were tried, and the last error
+                of each.
         """
         await self._cluster.wait_connected(timeout_s)
 

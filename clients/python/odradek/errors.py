@@ -9,7 +9,7 @@ producer or consumer can no longer be used; create a new one), `.code` (Kafka's 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from odradek.spelling import did_you_mean
@@ -72,7 +72,9 @@ class AdvertisedNameUnresolvable(NameUnresolvable):
 
 
 class BrokersUnavailable(OdradekError):
-    """No known broker responded in time. `tried` lists the addresses that were tried, in order."""
+    """No known broker responded in time. `tried` lists the addresses that were tried, in order, and `errors` has the
+    last error of each address.
+    """
 
     retriable = True
     default_hint = (
@@ -84,14 +86,27 @@ class BrokersUnavailable(OdradekError):
         self,
         *,
         tried: Sequence[str],
+        errors: Mapping[str, OdradekError] | None = None,
         last_error: BaseException | None = None,
         waited_s: float | None = None,
     ) -> None:
         self.tried = list(tried)
+        self.errors = dict(errors or {})
         self.last_error = last_error
         waited = "" if waited_s is None else f" for {waited_s:.1f} s"
-        last = "" if last_error is None else f"; last error: {last_error}"
-        super().__init__(f"no broker was reachable{waited}, tried {', '.join(self.tried)}{last}")
+        attempts = [f"{endpoint}{self._reason_at(endpoint)}" for endpoint in self.tried]
+        last = "" if last_error is None or self.errors else f"; last error: {last_error}"
+        hints = dict.fromkeys(error.hint for error in self.errors.values() if error.hint)
+        super().__init__(
+            f"no broker was reachable{waited}, tried {', '.join(attempts)}{last}",
+            hint="; ".join(hints) or None,
+        )
+
+    def _reason_at(self, endpoint: str) -> str:
+        error = self.errors.get(endpoint)
+        if error is None:
+            return " (no response yet)" if self.errors else ""
+        return f" ({error.reason if isinstance(error, BrokerUnreachable) else error.message})"
 
 
 class NoActiveController(OdradekError):

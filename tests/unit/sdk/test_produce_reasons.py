@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from odradek.cli import connection
 from odradek.cli.main import app
+from odradek.errors import BrokersUnavailable, DeliveryTimedOut, OdradekError
 from odradek.producer.sender import Sender, SentRequest
 from odradek.testing import MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1.broker_service_pb2 import ProduceResponse
 
 
@@ -74,3 +76,75 @@ async def test_a_producer_names_the_quota_that_limits_its_rate(
         "the leader of in-0 has not responded yet",
         "a producer quota limits the rate (`odradek quota list` shows quotas)",
     ]
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.message.startswith("Waiting for")]
+
+
+async def test_a_send_without_any_reachable_broker_logs_why_it_waits_and_names_each_address(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.WAIT_REPORT_S", 0.2)
+    cluster = MemoryCluster(brokers=2)
+    cluster.kill(1)
+    cluster.kill(2)
+    async with cluster.client() as client:
+        with pytest.raises(BrokersUnavailable) as raised:
+            await client.producer(max_block_ms=900).send_and_wait("t", b"x")
+    for text in (str(raised.value), *waits(caplog)):
+        for broker in (1, 2):
+            assert f"memory-{broker}:9090 (connection refused)" in text
+    (warning,) = waits(caplog)
+    assert warning.startswith("Waiting for the metadata of topic 't', for 0 s so far: no broker")
+    assert sorted(raised.value.errors) == ["memory-1:9090", "memory-2:9090"]
+
+
+async def test_a_record_that_is_not_acknowledged_because_all_brokers_died_logs_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.WAIT_REPORT_S", 0.2)
+    cluster = MemoryCluster(brokers=2)
+    cluster.create_topic("t", 1)
+    async with cluster.client() as client, client.producer(delivery_timeout_ms=900) as producer:
+        await producer.send_and_wait("t", b"x")
+        cluster.kill(1, elect=False)
+        cluster.kill(2, elect=False)
+        with pytest.raises(DeliveryTimedOut) as raised:
+            await producer.send_and_wait("t", b"y")
+        assert waits(caplog)[0].startswith(
+            "Waiting for acknowledgements of records (1 pending), for 0 s so far: "
+        )
+        for text in (str(raised.value), waits(caplog)[-1]):
+            assert "memory-1:9090 (connection refused)" in text
+            assert "memory-2:9090 (connection refused)" in text
+
+
+async def test_a_record_that_the_leader_refuses_for_a_while_logs_the_leaders_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.WAIT_REPORT_S", 0.1)
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("t", 1)
+    async with cluster.client() as client, client.producer() as producer:
+        cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 5)
+        await producer.send_and_wait("t", b"x")
+        (warning,) = waits(caplog)
+        assert "not enough replicas" in warning
+        caplog.clear()
+        await producer.send_and_wait("t", b"y")
+        assert waits(caplog) == []
+
+
+async def test_a_transaction_without_any_reachable_broker_logs_why_it_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.WAIT_REPORT_S", 0.2)
+    cluster = MemoryCluster(brokers=1)
+    cluster.kill(1)
+    async with cluster.client() as client:
+        producer = client.producer(transactional_id="payments", max_block_ms=600)
+        with pytest.raises(OdradekError, match=r"memory-1:9090 \(connection refused\)"):
+            await producer.init()
+    (warning,) = waits(caplog)
+    assert "taking over the transactional id 'payments', for 0 s so far: no broker" in warning

@@ -29,6 +29,7 @@ from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.cluster.topic_errors import creation_note, topic_error, unknown_topic
 from odradek.cluster.transport import Method, Stream, Transport
 from odradek.cluster.turns import run_in_turns
+from odradek.cluster.wait_report import reported_wait
 from odradek.errors import (
     AdvertisedNameUnresolvable,
     AuthenticationFailed,
@@ -93,8 +94,8 @@ class Cluster:
         self.cache = MetadataCache()
         self.state = LinkState.CONNECTING
         self.last_error: OdradekError | None = None
-        self.tried: list[str] = []
-        """The endpoints that failed since the last response, in order."""
+        self._failures: dict[str, OdradekError] = {}
+        """The last error of each endpoint that failed since the last response."""
         self._on_state = on_state
         self._interest: set[str] = set()
         self._listeners: list[Callable[[Change], None]] = []
@@ -161,17 +162,18 @@ class Cluster:
         """
         self.start()
         deadline_s = time.monotonic() + timeout_s
-        while self.state is not LinkState.CONNECTED:
-            if self.state is LinkState.CLOSED:
-                raise ClientClosed("the client is closed")
-            if isinstance(self.last_error, AuthenticationFailed):
-                raise self.last_error
-            if isinstance(self.last_error, WrongListener) and (
-                self._endpoints() <= set(self.tried)
-            ):
-                # Waiting would not help: all addresses were tried, and none is the address of a gRPC listener.
-                raise self.last_error
-            await self._wait_changed(deadline_s, lambda: self.unavailable(timeout_s))
+        with reported_wait("the connection to the cluster", lambda: self.explain_waiting(None)):
+            while self.state is not LinkState.CONNECTED:
+                if self.state is LinkState.CLOSED:
+                    raise ClientClosed("the client is closed")
+                if isinstance(self.last_error, AuthenticationFailed):
+                    raise self.last_error
+                if isinstance(self.last_error, WrongListener) and (
+                    self._endpoints() <= set(self._failures)
+                ):
+                    # Waiting would not help: all addresses were tried, and none is the address of a gRPC listener.
+                    raise self.last_error
+                await self._wait_changed(deadline_s, lambda: self.unavailable(timeout_s))
 
     async def topic(
         self,
@@ -189,54 +191,53 @@ class Cluster:
             BrokersUnavailable: no broker responded within `timeout_s`.
         """
         self.start()
-        began_s = time.monotonic()
         if unknown_s_max is None:
             unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
+        began_s = time.monotonic()
         attempts = 0
         creates = False  # Whether the next request asks the brokers to create the topic.
         error: OdradekError | None = None  # The error for the topic in the last response.
-        while True:
-            if self.state is LinkState.CLOSED:
-                raise ClientClosed("the client is closed")
-            topic = self.cache.topic(name)
-            if topic is not None and (partition is None or partition < len(topic.partitions)):
-                self.watch_topics([name])
-                if creates:
-                    await self._note_creation(topic)
-                return topic
-            waited_s = time.monotonic() - began_s
-            if waited_s >= timeout_s:
-                raise error or self.unavailable(waited_s)
-            response = await self.metadata(
-                pb.MetadataRequest(topics=[name], allow_auto_topic_creation=creates),
-                timeout_s=timeout_s - waited_s,
-            )
-            await self._apply(response)
-            topic_info = next((t for t in response.topics if t.name == name), None)
-            code = (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if topic_info is None
-                else topic_info.error_code
-            )
-            if code == ErrorCode.NONE and partition is not None:
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            attempts += 1
-            if self.cache.topic(name) is not None and partition is None:
-                continue
-            is_missing = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and partition is None
-            if is_missing and allow_create and not creates:
-                creates = True
-                continue
-            waited_s = time.monotonic() - began_s
-            message = "" if topic_info is None else topic_info.error_message
-            error = topic_error(name, self.cache.topic(name), partition, code, message)
-            if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
-                if is_missing:
-                    raise await unknown_topic(
-                        name, self._fetch_for_message, was_creation_requested=creates
-                    )
-                raise error
-            await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        awaited = f"the metadata of topic {name!r}"
+        with reported_wait(awaited, lambda: self.explain_waiting(error)):
+            while True:
+                if self.state is LinkState.CLOSED:
+                    raise ClientClosed("the client is closed")
+                topic = self.cache.topic(name)
+                if topic is not None and (partition is None or partition < len(topic.partitions)):
+                    self.watch_topics([name])
+                    if creates:
+                        await self._note_creation(topic)
+                    return topic
+                waited_s = time.monotonic() - began_s
+                if waited_s >= timeout_s:
+                    raise error or self.unavailable(waited_s)
+                response = await self.metadata(
+                    pb.MetadataRequest(topics=[name], allow_auto_topic_creation=creates),
+                    timeout_s=timeout_s - waited_s,
+                )
+                await self._apply(response)
+                topic_info = next((t for t in response.topics if t.name == name), None)
+                code = unknown if topic_info is None else topic_info.error_code
+                if code == ErrorCode.NONE and partition is not None:
+                    code = unknown
+                attempts += 1
+                if self.cache.topic(name) is not None and partition is None:
+                    continue
+                is_missing = code == unknown and partition is None
+                if is_missing and allow_create and not creates:
+                    creates = True
+                    continue
+                waited_s = time.monotonic() - began_s
+                message = "" if topic_info is None else topic_info.error_message
+                error = topic_error(name, self.cache.topic(name), partition, code, message)
+                if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
+                    if is_missing:
+                        raise await unknown_topic(
+                            name, self._fetch_for_message, was_creation_requested=creates
+                        )
+                    raise error
+                await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
 
     async def _note_creation(self, topic: Topic) -> None:
         """Tell the program, once for each topic, that the brokers created a topic for it."""
@@ -328,12 +329,12 @@ class Cluster:
         `attempt_s`.
 
         Raises:
-            BrokersUnavailable: no broker responded; `tried` lists the brokers that were called.
+            BrokersUnavailable: no broker responded; `errors` has the last error of each broker that was called.
             NoActiveController, RequestTimedOut: brokers responded, but could not execute the request in time.
         """
         self.require_own_loop()
         deadline_s = time.monotonic() + timeout_s
-        tried: list[str] = []
+        errors: dict[str, OdradekError] = {}
         last_error: OdradekError | None = None
         rounds = 0
         while True:
@@ -353,8 +354,12 @@ class Cluster:
                     # the last attempt may have been too short to get this response again.
                     if not isinstance(last_error, NoActiveController):
                         last_error = explained
-                    tried.append(endpoint)
-            if isinstance(last_error, WrongListener) and self._endpoints() <= set(tried):
+                    is_cut_short = remaining_s < attempt_s and isinstance(
+                        explained, RequestTimedOut
+                    )
+                    if not is_cut_short or endpoint not in errors:
+                        errors[endpoint] = explained
+            if isinstance(last_error, WrongListener) and self._endpoints() <= set(errors):
                 raise last_error
             rounds += 1
             pause_s = self._backoff.after(rounds, random.random()) / 1000
@@ -363,7 +368,8 @@ class Cluster:
                     # Brokers responded, so BrokersUnavailable would be misleading.
                     raise last_error
                 raise BrokersUnavailable(
-                    tried=list(dict.fromkeys(tried)) or self._candidates(),
+                    tried=list(errors) or self._candidates(),
+                    errors=errors,
                     last_error=last_error,
                     waited_s=timeout_s,
                 )
@@ -381,8 +387,18 @@ class Cluster:
 
     def unavailable(self, waited_s: float | None) -> BrokersUnavailable:
         """Return the error for a cluster of which no broker has responded yet."""
-        tried = self.tried or self._candidates()
-        return BrokersUnavailable(tried=tried, last_error=self.last_error, waited_s=waited_s)
+        return BrokersUnavailable(
+            tried=list(dict.fromkeys((*self._failures, *self._candidates()))),
+            errors=self._failures,
+            last_error=self.last_error,
+            waited_s=waited_s,
+        )
+
+    def explain_waiting(self, error: OdradekError | None) -> str:
+        """Return, in words for a user, why a call still waits. `error` is the error of its last attempt."""
+        if self.state is not LinkState.CONNECTED:
+            return str(self.unavailable(None))
+        return str(error or "connected, but the request has no response yet")
 
     async def _watch_for_ever(self) -> None:
         failures = 0
@@ -437,7 +453,7 @@ class Cluster:
 
     async def _take_update(self, update: pb.WatchMetadataResponse) -> None:
         removed = self.cache.remove(update.removed_topics, as_of=update.metadata.metadata_offset)
-        self.tried.clear()
+        self._failures.clear()
         self.last_error = None
         # The same update may remove a topic and create it again. Both changes are announced together.
         await self._apply(update.metadata, removed, then=LinkState.CONNECTED)
@@ -466,9 +482,7 @@ class Cluster:
         await self._take_in_turns(change)
 
     def _note_failure(self, endpoint: str, error: OdradekError) -> None:
-        self.last_error = self.explained(error)
-        if endpoint not in self.tried:
-            self.tried.append(endpoint)
+        self.last_error = self._failures[endpoint] = self.explained(error)
         _log.debug("Metadata stream from %s ended: %s", endpoint, error)
         self._announce(Change())
 

@@ -20,12 +20,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from odradek.cluster.backoff import Backoff
 from odradek.errors import (
+    BrokersUnavailable,
+    BrokerUnreachable,
     DeliveryTimedOut,
     OdradekError,
     RecordTooLarge,
+    RequestTimedOut,
     SequenceLost,
     error_of,
 )
@@ -35,6 +39,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 Headers = list[tuple[str, bytes | None]] | tuple[tuple[str, bytes | None], ...]
 Callbacks = list[Callable[[], object]]
+_NO_RESPONSE: Final = (BrokersUnavailable, BrokerUnreachable, RequestTimedOut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +301,14 @@ class Accumulator:
         """Record why nothing can be sent at the moment, for the messages of timeout errors."""
         for queue in self._pending.values():
             for batch in (*queue.waiting, *_one(queue.open_batch)):
+                batch.last_error = error
+
+    def note_outage(self, error: OdradekError) -> None:
+        """Record that no broker responds. The error that a broker sent about a batch remains, because it says more
+        about the batch.
+        """
+        for batch in self.pending_batches():
+            if batch.last_error is None or isinstance(batch.last_error, _NO_RESPONSE):
                 batch.last_error = error
 
     def fail_all(self, error_for: Callable[[ProducerBatch], OdradekError]) -> Callbacks:

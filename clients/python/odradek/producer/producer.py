@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
+from odradek.cluster import wait_report
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster, LinkState, connect
 from odradek.cluster.metadata_cache import Change
 from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.errors import (
+    BrokersUnavailable,
     BufferFull,
     ClientClosed,
     FlushTimedOut,
@@ -112,6 +114,8 @@ class Producer:
         self._value_serializer = options.value_serializer
         self._sent_since_yield = 0
         self._sticky_bytes = options.batch_bytes_max * 15 // 16
+        self._report_timer: asyncio.TimerHandle | None = None
+        self._reported_reason = ""
         self._is_started = False
         self._is_closed = False
 
@@ -143,10 +147,11 @@ class Producer:
         if not pending:
             return ""
         oldest = min(pending, key=lambda batch: batch.created_ms)
+        is_connected = self._cluster.state is LinkState.CONNECTED
         reason = oldest.last_error
-        if reason is not None:
+        if reason is not None and not (is_connected and isinstance(reason, BrokersUnavailable)):
             return str(reason)
-        if self._cluster.state is not LinkState.CONNECTED:
+        if not is_connected:
             return str(self._cluster.unavailable(None))
         name = oldest.queue.name
         if self._cluster.cache.leader_endpoint(name) is None:
@@ -154,6 +159,34 @@ class Producer:
         if self._sender.is_throttled:
             return "a producer quota limits the rate (`odradek quota list` shows quotas)"
         return f"the leader of {name} has not responded yet"
+
+    def _report_after(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._report_timer = loop.call_later(delay_s, self._report_waiting)
+
+    def _report_waiting(self) -> None:
+        """Log why records are not acknowledged, if the oldest ones have waited longer than WAIT_REPORT_S, and look
+        again later. The warning is repeated only for another reason.
+        """
+        self._report_timer = None
+        pending = self._accumulator.pending_batches()
+        if not pending:
+            self._reported_reason = ""
+            return
+        oldest = min(pending, key=lambda batch: batch.created_ms)
+        waited_s = (monotonic_ms() - oldest.created_ms) / 1000
+        remaining_s = wait_report.WAIT_REPORT_S + self.options.linger_ms / 1000 - waited_s
+        if remaining_s > 0.001:
+            self._report_after(remaining_s)
+            return
+        self._report_after(wait_report.WAIT_REPORT_S)
+        reason = self.explain_waiting()
+        if reason != self._reported_reason:
+            self._reported_reason = reason
+            records = sum(batch.record_count for batch in pending)
+            wait_report.log_wait(
+                f"acknowledgements of records ({records} pending)", waited_s, reason
+            )
 
     async def send(
         self,
@@ -222,6 +255,8 @@ class Producer:
         if accumulator.has_opened:
             accumulator.has_opened = False
             self._sender.kick()
+            if self._report_timer is None:
+                self._report_after(wait_report.WAIT_REPORT_S)
         if accumulator.has_full or self._sent_since_yield >= _YIELD_EVERY:
             accumulator.has_full = False
             self._sent_since_yield = 0
@@ -390,6 +425,8 @@ class Producer:
         except FlushTimedOut as error:
             reason = ClientClosed(f"the producer was closed: {error.message}")
         finally:
+            if self._report_timer is not None:
+                self._report_timer.cancel()
             self._cluster.unsubscribe(self._on_change)
             await self._sender.close(reason)
             if self._owns_cluster:

@@ -458,12 +458,21 @@ class Sender:
                     self._accumulator.lost(batch, attempt, error, now_ms, random.random())
                 elif not batch.is_done and batch.attempt == attempt:
                     self._run(self._accumulator.fail(batch, error))
+        self._note_outage()
         self._signal_progress()
         if isinstance(error, BrokerUnreachable | RequestTimedOut):
             self._cluster.refresh_soon()
         self.kick()
 
+    def _note_outage(self) -> None:
+        """If no broker responds, make the errors of all brokers the reason why batches wait, because the error of the
+        leader alone would not say that the others fail, too.
+        """
+        if self._cluster.state is LinkState.DISCONNECTED:
+            self._accumulator.note_outage(self._cluster.unavailable(None))
+
     def _on_change(self, change: Change) -> None:
+        self._note_outage()
         for name in change.leaders:
             queue = self._queues.get(name)
             if queue is None:

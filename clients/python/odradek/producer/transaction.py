@@ -31,6 +31,7 @@ from odradek.cluster.methods import (
     INIT_PRODUCER,
 )
 from odradek.cluster.transport import Method
+from odradek.cluster.wait_report import reported_wait
 from odradek.consumer.options import GroupIdentity
 from odradek.errors import (
     ClientClosed,
@@ -453,30 +454,33 @@ async def call_until_decided(
     Raises:
         OdradekError: no coordinator decided in time, or a retry cannot help.
     """
+    cluster.start()
     backoff = Backoff(first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms)
     failures, deadline_s = 0, time.monotonic() + timeout_s
-    while True:
-        remaining_s = deadline_s - time.monotonic()
-        try:
-            response = await cluster.call_any(
-                method, request, timeout_s=max(0.001, min(CALL_S_MAX, remaining_s)), first=first
-            )
-            code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
-            if not code.retriable:
-                return response
-            error: OdradekError = error_of(code, subject)
-        except OdradekError as caught:
-            error = caught
-            if not error.retriable:
-                raise
-        if time.monotonic() >= deadline_s:
-            raise RequestTimedOut(
-                f"{subject} was not decided within {timeout_s} s; last error: {error}"
-            ) from error
-        # The broker `first` is not asked again: it may no longer be the coordinator, and may not know the new one.
-        first = None
-        failures += 1
-        await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+    error: OdradekError | None = None
+    with reported_wait(subject, lambda: cluster.explain_waiting(error)):
+        while True:
+            remaining_s = deadline_s - time.monotonic()
+            try:
+                response = await cluster.call_any(
+                    method, request, timeout_s=max(0.001, min(CALL_S_MAX, remaining_s)), first=first
+                )
+                code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
+                if not code.retriable:
+                    return response
+                error = error_of(code, subject)
+            except OdradekError as caught:
+                error = caught
+                if not error.retriable:
+                    raise
+            if time.monotonic() >= deadline_s:
+                raise RequestTimedOut(
+                    f"{subject} was not decided within {timeout_s} s; last error: {error}"
+                ) from error
+            # The broker `first` is not asked again: it may no longer be the coordinator, and may not know the new one.
+            first = None
+            failures += 1
+            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
 
 
 async def run_transaction(

@@ -1,0 +1,44 @@
+"""Warnings about calls that take long, so that a program never waits without a word about the cause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+WAIT_REPORT_S: Final = 3.0
+"""After this time, a call that still waits logs why."""
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
+    """Log a warning if the block takes longer than WAIT_REPORT_S, with what it waits for and the reason. The warning is
+    repeated only for another reason, at most every WAIT_REPORT_S.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    reported = ""
+
+    timer: asyncio.TimerHandle
+
+    def report() -> None:
+        nonlocal timer, reported
+        timer = loop.call_later(WAIT_REPORT_S, report)
+        current = reason()
+        if current != reported:
+            reported = current
+            log_wait(what, loop.time() - began_s, current)
+
+    timer = loop.call_later(WAIT_REPORT_S, report)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def log_wait(what: str, waited_s: float, reason: str) -> None:
+    _log.warning("Waiting for %s, for %.0f s so far: %s", what, waited_s, reason)
