@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import time
@@ -50,6 +51,7 @@ def test_only_connections_with_bytes_and_without_a_call_count() -> None:
         [
             closed("10.0.0.1", 1),
             closed("10.0.0.1", 2, received_bytes=0),
+            closed("10.0.0.1", 5, received_bytes=1),  # the end of the stream
             closed("10.0.0.1", 3, at=9999),
             closed("10.0.0.1", 4),
         ],
@@ -234,6 +236,7 @@ async def test_a_system_that_does_not_report_closed_connections_is_named(
         raise OSError("sock_diag is Linux only")
 
     monkeypatch.setattr(unfinished, "ClosedConnections", refuse)
+    caplog.set_level(logging.INFO)
     async with watched() as (server, _), asyncio.timeout(10):
         async with grpc.aio.insecure_channel(server.endpoint) as channel:
             stub: Any = pb_grpc.BrokerServiceStub(channel)

@@ -82,9 +82,9 @@ class Authorization(grpc.aio.ServerInterceptor):
         """Wrap the handler of a method. A wrapped handler reads its request itself, within the limits of GrpcIntake."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None:
-            return handler
         made = grpc.stream_stream_rpc_method_handler
+        if handler is None:
+            return made(self._noted(_refuse_unknown))
         # A login needs no other wrapper, because it reads only the metadata of the call.
         if method.startswith(_LOGIN):
             return made(
@@ -285,6 +285,10 @@ async def _serve(served: object, context: ServerContext) -> None:
     else:
         assert isinstance(served, Awaitable), served
         await served
+
+
+async def _refuse_unknown(_requests: object, context: ServerContext) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this listener has no such method")
 
 
 def _unread_check(handler: MethodHandler) -> Conversation:

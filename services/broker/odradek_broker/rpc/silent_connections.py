@@ -68,7 +68,8 @@ class SilentConnections:
             has_called = peer in self._called
             self._called.pop(peer, None)
             listener = self._listeners.get(local_port)
-            if listener is None or has_called or not connection.received_bytes:
+            # The kernel counts the end of the client's stream (FIN) as one byte.
+            if listener is None or has_called or connection.received_bytes <= 1:
                 continue
             self.counts[listener.name] += 1
             owner = owner_of("", connection.host)

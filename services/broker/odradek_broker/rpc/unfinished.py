@@ -306,7 +306,7 @@ class ConnectionWatch:
         try:
             self._closed = ClosedConnections(self._ports)
         except OSError as error:
-            _log.warning(
+            _log.info(
                 "Closed gRPC connections cannot be listed; failed TLS handshakes are not logged",
                 reason=str(error),
             )
