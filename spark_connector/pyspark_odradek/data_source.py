@@ -4,7 +4,7 @@ and no Spark process needs all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
+    from pyspark_odradek.sink_options import SinkOptions
     from pyspark_odradek.source_options import SourceOptions
 
 
@@ -26,6 +27,12 @@ class OdradekDataSource(DataSource):
     Spark pickles an instance, and makes readers and writers from it in several processes, so an instance holds only
     options.
     """
+
+    _is_unpickled = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._is_unpickled = True
 
     @classmethod
     def name(cls) -> str:
@@ -64,7 +71,7 @@ class OdradekDataSource(DataSource):
                 "Save mode Overwrite is not allowed for Kafka. Allowed save modes are append and"
                 " errorifexists: a log is only ever appended to"
             )
-        return OdradekBatchWriter(parse_sink_options(self.options, schema))
+        return OdradekBatchWriter(self._checked(parse_sink_options(self.options, schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer for `df.writeStream`. `overwrite` (output mode complete) is ignored: the writer appends, as
@@ -73,7 +80,19 @@ class OdradekDataSource(DataSource):
         from pyspark_odradek.sink_options import parse_sink_options
         from pyspark_odradek.writer import OdradekStreamWriter
 
-        return OdradekStreamWriter(parse_sink_options(self.options, schema))
+        return OdradekStreamWriter(self._checked(parse_sink_options(self.options, schema)))
+
+    def _checked(self, options: SinkOptions) -> SinkOptions:
+        """Return the options of a sink after a check of its cluster and topic.
+
+        Spark makes the writer that starts tasks from a new data source. To commit or abort a batch of a stream, it
+        makes another writer, from an unpickled data source. That writer needs no check, which could prevent the commit.
+        """
+        from pyspark_odradek.delivery import check_target
+
+        if not self._is_unpickled:
+            check_target(options)
+        return options
 
     def _source_options(self, schema: StructType, *, is_streaming: bool) -> SourceOptions:
         from pyspark_odradek.source_options import check_schema, parse_source_options

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from odradek.errors import OdradekError
 from odradek.producer.delivery import DeliveryFuture
+from odradek.producer.options import ProducerOptions
 from odradek.producer.producer import Producer
 from odradek.producer.staged_writes import PreparedTask
 from pyspark_odradek.process_link import ProcessLink, link_to
@@ -27,6 +28,31 @@ from pyspark_odradek.sink_options import SinkOptions
 
 _UNCHECKED_MAX: Final = 50_000
 MARGIN_S: Final = 60.0
+
+
+def check_target(options: SinkOptions) -> None:
+    """Check on the driver that the cluster responds, and that the topic of the option `topic` exists, before Spark
+    starts tasks. Topics of the column `topic` are checked when a task sends the first row to them.
+
+    Later calls of a process that has reached the cluster need no request.
+
+    Raises:
+        WrongListener, AuthenticationFailed, BrokersUnavailable: the cluster did not respond (`ProcessLink.reach`).
+        UnknownTopic, AuthorizationFailed: the topic does not exist, or the caller may not see it.
+    """
+    link = link_to(options.connection)
+    link.reach()
+    if options.topic is not None:
+        producer = ProducerOptions(**dict(options.producer))
+        timeout_s = producer.max_block_ms / 1000
+        link.run(
+            link.cluster.topic(
+                options.topic,
+                timeout_s=timeout_s,
+                allow_create=producer.allow_auto_create_topics,
+            ),
+            timeout_s=timeout_s + MARGIN_S,
+        )
 
 
 class OutputRecord(NamedTuple):

@@ -27,6 +27,10 @@ T = TypeVar("T")
 CLOSE_S_MAX: Final = 2.0
 REACH_S_MAX: Final = 20.0
 """Longest wait for the first response of a cluster. If it never responds, the address is probably wrong."""
+UNKNOWN_TOPIC_S_MAX: Final = 1.0
+"""How long to repeat the look-up of an unknown topic. A broker may not know a topic yet that was just created. The SDK
+waits longer, but Spark runs a failed task again, up to four times.
+"""
 PATIENCE_S: Final = 2.0
 """After this time without a first response, a warning is logged that names the reason."""
 _MARGIN_S: Final = 5.0
@@ -43,6 +47,7 @@ class ProcessLink:
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster
+        self.cluster.unknown_topic_s_max = UNKNOWN_TOPIC_S_MAX
         self.loop = loop
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:

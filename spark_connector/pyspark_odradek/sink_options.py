@@ -20,6 +20,7 @@ from pyspark_odradek.source_options import HEADERS_TYPE
 
 _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "acks": ("acks", str),
+    "allow.auto.create.topics": ("allow_auto_create_topics", parse_boolean),
     "batch.size": ("batch_bytes_max", int),
     "buffer.memory": ("buffer_bytes_max", int),
     "compression.type": ("compression", str),

@@ -34,8 +34,6 @@ low for a moment, because a new leader does not know its high watermark yet.
 """
 _BEHIND_PAUSE_S: Final = 0.1
 _MARGIN_S: Final = 5.0
-UNKNOWN_TOPIC_S_MAX: Final = 1.0
-"""How long to repeat the look-up of an unknown topic. A broker may not know a topic yet that was just created."""
 
 
 class TopicOffsets:
@@ -220,9 +218,7 @@ class TopicOffsets:
 
     async def _partitions_of(self, name: str) -> list[TopicPartition]:
         try:
-            topic = await self._cluster.topic(
-                name, timeout_s=self._timeout_s, unknown_s_max=UNKNOWN_TOPIC_S_MAX
-            )
+            topic = await self._cluster.topic(name, timeout_s=self._timeout_s)
         except UnknownTopic:
             if self._options.fail_on_data_loss:
                 raise

@@ -1,8 +1,11 @@
-"""A wrong address or a misspelt topic ends a query before the poll timeout, here one hour."""
+"""A wrong address or a misspelt topic ends a query before the poll timeout, here one hour, and a write before its
+tasks start.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +25,16 @@ from odradek.errors import (
 from odradek.testing import MemoryCluster
 from pyspark_odradek import delivery, process_link, topic_offsets
 from pyspark_odradek.data_source import OdradekDataSource
-from pyspark_odradek.delivery import AtLeastOnce, TaskIdentity
+from pyspark_odradek.delivery import AtLeastOnce, OutputRecord, TaskIdentity
 from pyspark_odradek.process_link import ProcessLink
 from pyspark_odradek.sink_options import parse_sink_options
 
 LinkOf = Callable[[OdradekError | None], ProcessLink]
 HOUR_MS = "3600000"
+TO_TOPIC = StructType([StructField("value", StringType())])
+TO_COLUMN = StructType([StructField("topic", StringType()), StructField("value", StringType())])
+TASK = TaskIdentity(query_id="q", batch_id=0, partition_id=0, attempt=0)
+WRITERS = ["writer", "streamWriter"]
 SUBSCRIPTIONS = [{"subscribe": "t"}, {"subscribePattern": "t.*"}, {"assign": '{"t":[0]}'}]
 
 
@@ -39,8 +46,9 @@ def link_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) ->
     links: list[ProcessLink] = []
 
     def make(error: OdradekError | None) -> ProcessLink:
-        memory = MemoryCluster(brokers=1)
+        memory = MemoryCluster(brokers=1, auto_create_topics=True)
         memory.create_topic("t")
+        memory.create_topic("orders")
 
         async def dial() -> ProcessLink:
             cluster = connect(memory.bootstrap, transport=memory.transport())
@@ -116,11 +124,66 @@ def test_a_cluster_that_was_reached_once_is_waited_for(link_of: LinkOf) -> None:
 
 def test_the_sink_names_a_cluster_that_never_answered(link_of: LinkOf) -> None:
     link_of(BrokerUnreachable("memory:1", "nobody listens there"))
-    schema = StructType([StructField("value", StringType())])
-    options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, schema)
-    identity = TaskIdentity(query_id="q", batch_id=0, partition_id=0, attempt=0)
+    options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, TO_TOPIC)
     with pytest.raises(BrokersUnavailable, match="nobody listens there"):
-        AtLeastOnce(options).open(identity)
+        AtLeastOnce(options).open(TASK)
+
+
+def start_write(kind: str, *, schema: StructType = TO_TOPIC, **options: str) -> Any:
+    """Make a writer, as Spark does on the driver before it starts tasks."""
+    source = OdradekDataSource({"kafka.bootstrap.servers": "memory:1"} | options)
+    return getattr(source, kind)(schema, False)
+
+
+def message_of(topic: str) -> str:
+    return f"topic '{topic}' does not exist; did you mean 'orders'.*odradek topic create {topic}`"
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_misspelt_topic_option_is_refused_before_tasks_start(
+    link_of: LinkOf, monkeypatch: pytest.MonkeyPatch, kind: str, delivery: str
+) -> None:
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_S_MAX", 3600.0)
+    link = link_of(None)
+    with pytest.raises(UnknownTopic, match=message_of("ordres")):
+        start_write(kind, topic="ordres", delivery=delivery)
+    assert link.cluster.cache.topic("ordres") is None
+    start_write(kind, topic="orders", delivery=delivery)
+
+
+def test_a_misspelt_topic_in_the_topic_column_fails_the_first_row(
+    link_of: LinkOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_S_MAX", 3600.0)
+    link_of(None)
+    start_write("streamWriter", schema=TO_COLUMN)
+    options = parse_sink_options({"kafka.bootstrap.servers": "memory:1"}, TO_COLUMN)
+    stage = AtLeastOnce(options).open(TASK)
+    try:
+        with pytest.raises(UnknownTopic, match=message_of("ordres")):
+            stage.send([OutputRecord("ordres", None, b"v", None, None)])
+    finally:
+        stage.abandon()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_the_sink_creates_topics_only_if_its_option_allows_this(
+    link_of: LinkOf, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    link_of(None)
+    start_write(kind, topic="created", **{"kafka.allow.auto.create.topics": "true"})
+    assert "topic 'created' did not exist and was created with 1 partition" in caplog.text
+    start_write(kind, topic="created")
+
+
+def test_a_writer_that_only_commits_does_not_check_the_topic(link_of: LinkOf) -> None:
+    """Spark unpickles the data source to commit a batch. The topic may be deleted by then."""
+    link_of(None)
+    source = OdradekDataSource({"kafka.bootstrap.servers": "memory:1", "topic": "deleted"})
+    assert pickle.loads(pickle.dumps(source)).streamWriter(TO_TOPIC, False) is not None
+    with pytest.raises(UnknownTopic):
+        source.streamWriter(TO_TOPIC, False)
 
 
 def test_the_traceback_of_a_refusal_has_no_frames_of_the_sdk(link_of: LinkOf) -> None:
