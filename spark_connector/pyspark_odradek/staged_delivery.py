@@ -35,6 +35,10 @@ from pyspark_odradek.process_link import ProcessLink, link_to
 from pyspark_odradek.sink_options import SinkOptions
 
 QUERIES_MAX: Final = 8
+ABORT_REACH_S_MAX: Final = 3.0
+"""Longest wait for the first response of the cluster before an abort of a batch without prepared tasks. The failure of
+such a batch is often that no broker responds.
+"""
 _CALL_S_MAX: Final = ProducerOptions().commit_timeout_ms / 1000 + MARGIN_S
 _log = logging.getLogger(__name__)
 
@@ -121,6 +125,17 @@ class ExactlyOnce:
             {query_id} if query_id is not None else {identity.query_id for identity in identities}
         )
         link = link_to(self._options.connection)
+        if not identities:
+            try:
+                link.reach(ABORT_REACH_S_MAX)
+            except (OdradekError, TimeoutError) as error:
+                _log.warning(
+                    "Batch %d was not aborted. No task had prepared its rows, and the cluster aborts open tasks when"
+                    " their leases expire: %s",
+                    batch_id,
+                    error,
+                )
+                return
 
         async def abort(query: str) -> None:
             writes = await _writes_of(link, self._options, query)

@@ -23,11 +23,12 @@ from odradek.errors import (
     WrongListener,
 )
 from odradek.testing import MemoryCluster
-from pyspark_odradek import delivery, process_link, topic_offsets
+from pyspark_odradek import delivery, process_link, staged_delivery, topic_offsets
 from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.delivery import AtLeastOnce, OutputRecord, TaskIdentity
 from pyspark_odradek.process_link import ProcessLink
 from pyspark_odradek.sink_options import parse_sink_options
+from pyspark_odradek.writer import OdradekBatchWriter
 
 LinkOf = Callable[[OdradekError | None], ProcessLink]
 HOUR_MS = "3600000"
@@ -63,7 +64,7 @@ def link_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) ->
             link.cluster.transport.open = refuse  # type: ignore[method-assign]
             link.cluster.transport.call = refuse  # type: ignore[method-assign]
         links.append(link)
-        for module in (topic_offsets, delivery):
+        for module in (topic_offsets, delivery, staged_delivery):
             monkeypatch.setattr(module, "link_to", lambda connection: link)
         return link
 
@@ -184,6 +185,24 @@ def test_a_writer_that_only_commits_does_not_check_the_topic(link_of: LinkOf) ->
     assert pickle.loads(pickle.dumps(source)).streamWriter(TO_TOPIC, False) is not None
     with pytest.raises(UnknownTopic):
         source.streamWriter(TO_TOPIC, False)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokerUnreachable("memory:1", "nobody listens there"),
+        WrongListener("memory:1", "this is the listener KAFKA of broker 1"),
+    ],
+)
+def test_the_abort_of_a_batch_does_not_wait_for_a_cluster_that_never_responded(
+    link_of: LinkOf, caplog: pytest.LogCaptureFixture, error: BrokerUnreachable
+) -> None:
+    link_of(error)
+    options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, TO_TOPIC)
+    OdradekBatchWriter(options).abort([None])
+    assert "Batch 0 was not aborted. No task had prepared its rows" in caplog.text
+    assert error.reason in caplog.text
 
 
 def test_the_traceback_of_a_refusal_has_no_frames_of_the_sdk(link_of: LinkOf) -> None:
