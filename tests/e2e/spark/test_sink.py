@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -106,3 +107,33 @@ def test_overwriting_is_refused(spark: SparkSession, cluster: EmbeddedCluster) -
         writer.mode("overwrite").options(
             **{"kafka.bootstrap.servers": cluster.bootstrap, "topic": "t"}
         ).save()
+
+
+@pytest.mark.parametrize(
+    ("has_wrong_address", "message"),
+    [(True, "this is the listener KAFKA of broker 1"), (False, "; did you mean '")],
+)
+def test_a_stream_to_a_wrong_address_or_topic_ends_before_its_first_tasks(
+    spark: SparkSession,
+    cluster: EmbeddedCluster,
+    topics: Topics,
+    tmp_path: Path,
+    has_wrong_address: bool,
+    message: str,
+) -> None:
+    name = topics.new(partitions=1)
+    options = {
+        "kafka.bootstrap.servers": cluster.kafka_bootstrap
+        if has_wrong_address
+        else cluster.bootstrap,
+        "topic": name if has_wrong_address else f"{name}x",
+        "checkpointLocation": str(tmp_path),
+    }
+    rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    query = rows.writeStream.format("odradek").options(**options).start()
+    try:
+        with pytest.raises(Exception, match=message) as failed:
+            query.awaitTermination(120)
+        assert "Failed to initialize Python data source writer" in str(failed.value)
+    finally:
+        query.stop()

@@ -136,6 +136,24 @@ def start_write(kind: str, *, schema: StructType = TO_TOPIC, **options: str) -> 
     return getattr(source, kind)(schema, False)
 
 
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("schema", [TO_TOPIC, TO_COLUMN])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (WrongListener("memory:1", "this is the listener KAFKA of broker 1"), "listener KAFKA of"),
+        (BrokerUnreachable("memory:1", "nobody listens there"), "nobody listens there"),
+    ],
+)
+def test_a_wrong_address_of_the_sink_fails_before_tasks_start(
+    link_of: LinkOf, kind: str, schema: StructType, error: BrokerUnreachable, message: str
+) -> None:
+    link_of(error)
+    options = {"topic": "t"} if schema is TO_TOPIC else {}
+    with pytest.raises(OdradekError, match=message):
+        start_write(kind, schema=schema, **options)
+
+
 def message_of(topic: str) -> str:
     return f"topic '{topic}' does not exist; did you mean 'orders'.*odradek topic create {topic}`"
 
