@@ -1,9 +1,7 @@
 """Runs the controllers, brokers and gateways of one cluster as child processes on loopback.
 
 Ports are chosen before any process starts, and stay the same across restarts, so that a process that was killed returns
-at the address that other processes and clients know. Another program could bind a chosen port before the child process
-listens on it. Programs that start clusters at the same time therefore choose ports from separate blocks. A block
-belongs to the program that has bound its first port, which is used for nothing else.
+at the address that other processes and clients know (loopback_ports.py).
 
 A child process prints one line of JSON on standard output when it is ready, `{"event": "ready", ...}`; all further
 output goes to its log file. Its standard input is a pipe from this process. When this process dies, for any reason, the
@@ -16,25 +14,23 @@ import errno
 import fcntl
 import json
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from odradek.extras import what_is_missing
+from odradek.loopback_ports import free_ports, hold_if_all_free
 from odradek_protocol.process_settings import SETTINGS_OF, Process
 
 _LOG_TAIL_LINES = 15
@@ -220,97 +216,6 @@ class ChildProcess:
 
 __all__ = ["ChildProcess", "ChildProcessFailed", "ClusterPlan", "EmbeddedCluster", "free_ports"]
 
-# Ports below Linux's range for outgoing connections, so that no connection takes a process's port while the process
-# restarts.
-_PORT_MIN: Final = 15_000
-_PORT_MAX: Final = 32_000
-_BLOCK_PORTS: Final = 100
-
-_lock = threading.Lock()
-# Ports of the reserved blocks, except the first port of each block. The least recently used port is first.
-_ports: deque[int] = deque()
-
-
-def free_ports(count: int, *, base_port: int = 0) -> list[int]:
-    """Return `count` free ports on loopback. If `base_port` is not 0, the ports are consecutive and begin with it.
-
-    Raises:
-        OSError: one of the consecutive ports is in use, or there are not enough free ports.
-    """
-    if base_port:
-        ports = [base_port + i for i in range(count)]
-        for port in ports:
-            if not _is_free(port):
-                raise OSError(
-                    f"port {port} on 127.0.0.1 is in use: stop the program that uses it, "
-                    f"or choose another --base-port (0: free ports)"
-                )
-        return ports
-    with _lock:
-        return _free_of_our_blocks(count)
-
-
-def hold_if_all_free(ports: list[int], holder: int) -> bool:
-    """If all of `ports` are free, reserve them until this program ends, and return True. Otherwise return False.
-
-    `holder` is a port that nothing else uses. The program that has bound `holder` owns `ports`, so two programs that
-    start at the same time cannot both reserve them.
-    """
-    with socket.socket() as lock:
-        try:
-            lock.bind(("127.0.0.1", holder))
-        except OSError:
-            return False
-        if not all(_is_free(port) for port in ports):
-            return False
-        lock.detach()  # The port stays bound until this program ends.
-    return True
-
-
-def _free_of_our_blocks(count: int) -> list[int]:
-    free: list[int] = []
-    checked = 0
-    while len(free) < count:
-        if checked == len(_ports):
-            _take_block()
-        port = _ports.popleft()
-        _ports.append(port)
-        checked += 1
-        if _is_free(port):
-            free.append(port)
-    return free
-
-
-def _take_block() -> None:
-    """Reserve another block of ports, whose ports are used next.
-
-    Raises:
-        OSError: all blocks are reserved by other programs.
-    """
-    blocks = range(_PORT_MIN, _PORT_MAX, _BLOCK_PORTS)
-    for first in random.sample(blocks, len(blocks)):
-        holder = socket.socket()
-        try:
-            holder.bind(("127.0.0.1", first))
-        except OSError:
-            holder.close()
-            continue
-        holder.detach()  # The port stays bound until this program ends.
-        _ports.extendleft(reversed(range(first + 1, first + _BLOCK_PORTS)))
-        return
-    raise OSError(f"no free ports between {_PORT_MIN} and {_PORT_MAX} on 127.0.0.1")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 READY_TIMEOUT_S = 60.0
 UNLOCK_TIMEOUT_S = 10.0
 _IN_USE: Final = re.compile("is locked by another process|is in use by the process")
@@ -467,11 +372,11 @@ class EmbeddedCluster:
         """Return the addresses and process ids of the cluster, for JSON. `gateway` is None without gateways."""
         return {
             "cluster_id": self.cluster_id,
-            "kafka": ",".join(f"127.0.0.1:{p[0]}" for p in self._broker_ports.values()),
+            "kafka": self.kafka_bootstrap,
             "grpc": self.bootstrap,
-            "controllers": ",".join(
-                f"127.0.0.1:{ports[1]}" for ports in self._controller_ports.values()
-            ),
+            "replication": _addresses(self._broker_ports, 2),
+            "controllers": _addresses(self._controller_ports, 1),
+            "raft": _addresses(self._controller_ports, 0),
             "gateway": next(
                 (f"http://127.0.0.1:{port}" for port in self._gateway_ports.values()), None
             ),
@@ -490,12 +395,12 @@ class EmbeddedCluster:
     @property
     def bootstrap(self) -> str:
         """The gRPC addresses of all brokers, as HOST:PORT,..."""
-        return ",".join(f"127.0.0.1:{ports[1]}" for ports in self._broker_ports.values())
+        return _addresses(self._broker_ports, 1)
 
     @property
     def kafka_bootstrap(self) -> str:
         """The Kafka addresses of all brokers, as HOST:PORT,..."""
-        return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._broker_ports.values())
+        return _addresses(self._broker_ports, 0)
 
     def broker_data_dir(self, broker_id: int) -> Path:
         """Return the data directory of a broker."""
@@ -590,10 +495,19 @@ def _processes_of(name: str) -> list[Process]:
 
 
 def _usual_ports(plan: ClusterPlan) -> list[int]:
-    """Return the default ports, in the order in which they are assigned to processes."""
-    controllers = [9605 + 10 * i + port for i in range(plan.controllers) for port in (0, -1, 1)]
-    brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 4)]
+    """Return the default ports, in the order in which they are assigned to processes.
+
+    The first broker and the first controller use the default ports of `odradek broker` and `odradek quorum`, and ports
+    for metrics beside them.
+    """
+    controllers = [9090 + 10 * i + port for i in range(plan.controllers) for port in (5, 4, 6)]
+    brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 7)]
     return controllers + brokers + [8082 + i for i in range(plan.gateways)]
+
+
+def _addresses(ports: Mapping[int, tuple[int, ...]], which: int) -> str:
+    """Return the addresses of one listener of each process, as HOST:PORT,... `which` is the index of its port."""
+    return ",".join(f"127.0.0.1:{of_process[which]}" for of_process in ports.values())
 
 
 def _take(ports: Iterator[int], count: int) -> tuple[int, ...]:

@@ -20,7 +20,12 @@ from typing import IO, Any
 import pytest
 
 from odradek.cli import processes
-from odradek.embedded import ClusterPlan, EmbeddedCluster, free_ports, hold_if_all_free
+from odradek.embedded import (
+    ClusterPlan,
+    EmbeddedCluster,
+    _usual_ports,
+)
+from odradek.loopback_ports import free_ports, hold_if_all_free
 
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 
@@ -96,6 +101,14 @@ def test_it_says_at_once_what_it_starts_and_then_where_everything_is() -> None:
         assert "deleted at the end; --data-dir DIR keeps it" in first
         lines = iter(process.stdout.readline, "")
         shown = "".join(itertools.takewhile(lambda line: "Kafka clients" not in line, lines))
+        for listener, count in (
+            ("replication (gRPC)", 2),
+            ("controllers (gRPC)", 1),
+            ("controllers (Raft)", 1),
+        ):
+            ports = re.search(rf"^  {re.escape(listener)}: ([\d, ]+)$", shown, re.MULTILINE)
+            assert ports is not None, shown
+            assert len(ports[1].split(", ")) == count
         pids = dict(re.findall(r"^([a-z]+-\d)\s+(\d+)", shown, re.MULTILINE))
         assert set(pids) == {"controller-1", "broker-1", "broker-2", "gateway-1"}
         line = next(lines)
@@ -112,6 +125,18 @@ def test_it_says_at_once_what_it_starts_and_then_where_everything_is() -> None:
         assert len(json.loads(told)["partitions"][0]["replicas"]) == 2
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_the_usual_ports_are_those_of_the_quick_start() -> None:
+    page = (Path(__file__).parents[3] / "docs/quick-start.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\w+)", page, re.MULTILINE)
+    raft, controller, controller_metrics, kafka, grpc, replication, broker_metrics, http = (
+        _usual_ports(ClusterPlan(brokers=1, controllers=1, gateways=1))
+    )
+    assert [int(port) for port, _ in rows] == [kafka, grpc, replication, controller, raft, http]
+    assert f"metrics at {broker_metrics} (broker) and {controller_metrics} (controller)" in page
+    many = _usual_ports(ClusterPlan(brokers=32, controllers=7, gateways=8))
+    assert len(set(many)) == len(many)
 
 
 def test_the_usual_ports_are_held_by_one_program_at_a_time() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import embedded
+from odradek import loopback_ports
 from odradek.embedded import ChildProcess, ClusterPlan, EmbeddedCluster, free_ports
 
 _ASK = "from odradek.embedded import free_ports; print(*free_ports(70)); input()"
@@ -26,7 +26,7 @@ def test_ports_are_distinct_also_beyond_one_block() -> None:
 
 def test_a_port_that_is_taken_is_left_out() -> None:
     [port] = free_ports(1)
-    everything_else = len(embedded._ports) - 1
+    everything_else = len(loopback_ports._ports) - 1
     with socket.create_server(("127.0.0.1", port)):
         assert port not in free_ports(everything_else)
 

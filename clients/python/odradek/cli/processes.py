@@ -296,6 +296,14 @@ def _print_addresses(cluster: EmbeddedCluster) -> None:
         for name, pid in addresses["pids"].items()
     ]
     print_rows(rows, OutputFormat.TABLE, empty="")
+    out.print("\nPorts that only these processes use, on 127.0.0.1:")
+    for listener, key in (
+        ("replication (gRPC)", "replication"),
+        ("controllers (gRPC)", "controllers"),
+        ("controllers (Raft)", "raft"),
+    ):
+        ports = [address.rpartition(":")[2] for address in addresses[key].split(",")]
+        out.print(f"  {listener}: {', '.join(ports)}")
     out.print("\nIn another terminal:")
     if not cluster.has_usual_ports:
         out.print(f"  export ODRADEK_BOOTSTRAP={addresses['grpc']}")
