@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from odradek_broker.log_settings import LogSettings
+from odradek_protocol.metadata.records import is_grpc_listener
 from odradek_runtime.listeners import ListenerAddress, parse_listeners
 from odradek_runtime.settings import SettingsError, setting
 
@@ -28,11 +29,6 @@ _TLS_ONLY: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 def is_kafka_listener(name: str) -> bool:
     """Return whether a listener with this name speaks Kafka's protocol: all but REPLICATION, GRPC and GRPC_..."""
     return name != REPLICATION and not is_grpc_listener(name)
-
-
-def is_grpc_listener(name: str) -> bool:
-    """Return whether a listener with this name (GRPC, GRPC_EXTERNAL, ...) speaks gRPC to clients."""
-    return name == GRPC or name.startswith(GRPC + "_")
 
 
 def _parse_protocols(text: str) -> tuple[tuple[str, str], ...]:

@@ -45,6 +45,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, IncarnationId
 from odradek_protocol.kafka.response_encoding import warm_up
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
+from odradek_protocol.metadata.records import grpc_addresses
 from odradek_runtime.admin_http import AdminHttp
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.clock import SYSTEM_CLOCK, boottime_ms, monotonic_ms
@@ -179,11 +180,17 @@ class BrokerProcess:
             credentials=lambda: self._broker.partitions.image.scram,
             tokens=self._tokens,
             is_registered=lambda broker_id: broker_id in self._broker.feed.image.brokers,
+            grpc_addresses=self._grpc_addresses,
             budget=self._budget,
             logins=self._logins,
         )
         self._ports |= self._grpc.bind()
         self._ports |= self._kafka.bind()
+
+    def _grpc_addresses(self) -> list[str]:
+        """Return the addresses of this broker's gRPC listeners for clients; [] before the first registration."""
+        broker = self._broker.feed.image.brokers.get(self._broker_id)
+        return [] if broker is None else grpc_addresses(broker.endpoints)
 
     async def _serve_admin_http(self) -> None:
         settings = self._settings

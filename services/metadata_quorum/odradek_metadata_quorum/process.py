@@ -27,7 +27,7 @@ from odradek_metadata_quorum.storage.data_directory import (
     format_storage,
 )
 from odradek_protocol.identity import ControllerId
-from odradek_protocol.metadata.records import NewerProgramNeeded
+from odradek_protocol.metadata.records import NewerProgramNeeded, grpc_addresses
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,
     common_pb2,
@@ -40,6 +40,7 @@ from odradek_runtime.cluster_identity import ClusterIdentity, must_wait, why_str
 from odradek_runtime.grpc_endpoints import (
     Health,
     Probes,
+    WrongListenerNotice,
     bind,
     connection_bounds,
     enable_reflection,
@@ -51,6 +52,7 @@ from odradek_runtime.listeners import (
     host_port,
     open_port,
     refuse_open_without_tls,
+    wrong_listener,
 )
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import grpc_connections_max
@@ -90,7 +92,9 @@ class QuorumProcess:
         )
         quorum_settings = settings.quorum_settings(insecure=self._insecure)
         self._machine = machine = MetadataStateMachine(controller, host.on_applied)
-        self._quorum = quorum = Quorum(quorum_settings, machine)
+        self._quorum = quorum = Quorum(
+            quorum_settings, machine, broker_addresses=self._broker_addresses
+        )
         host.connect(quorum)
         quorum.add_leadership_listener(on_active=host.on_active, on_resigned=host.on_resigned)
         server = self._server()
@@ -157,6 +161,7 @@ class QuorumProcess:
 
     def _server(self) -> grpc.aio.Server:
         server = new_server(
+            interceptors=[WrongListenerNotice(self._advice)],
             concurrent_rpcs_max=_RPCS_MAX,
             connections=connection_bounds(
                 connections_max=grpc_connections_max(1), idle_ms_max=_IDLE_MS_MAX
@@ -179,6 +184,19 @@ class QuorumProcess:
         )
         enable_reflection(server, ["odradek.v1.ControllerService", "odradek.v1.AdminService"])
         return server
+
+    def _advice(self) -> str:
+        owner = f"controller {self._settings.node_id}"
+        return wrong_listener(CONTROLLER, owner, "brokers", self._broker_addresses())
+
+    def _broker_addresses(self) -> list[str]:
+        """Return the addresses of the gRPC listeners for clients of all live brokers."""
+        return [
+            address
+            for broker in self._host.controller.committed.brokers.values()
+            if broker.is_live
+            for address in grpc_addresses(broker.endpoints)
+        ]
 
     def _admin_http(self) -> AdminHttp:
         certificates = {

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -128,6 +128,32 @@ def new_server(
         interceptors=list(interceptors),
         maximum_concurrent_rpcs=concurrent_rpcs_max,
     )
+
+
+class WrongListenerNotice(grpc.aio.ServerInterceptor):
+    """Tells a client that calls a method which the server does not have what this listener is, and which one to use.
+
+    `advice` returns the text (`listeners.wrong_listener`). The SDK shows the text and does not call again.
+    """
+
+    def __init__(self, advice: Callable[[], str]) -> None:
+        self._advice = advice
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the method's handler, or one that refuses every call."""
+        handler = await continuation(handler_call_details)
+        if handler is not None:
+            return handler
+
+        async def refuse(_requests: Any, context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, self._advice())
+
+        # A handler of this kind serves unary calls, too.
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:

@@ -203,6 +203,23 @@ def recognize(first: bytes) -> str | None:
     return None
 
 
+_ADDRESSES_NAMED_MAX: Final = 3
+
+
+def wrong_listener(name: str, owner: str, users: str, grpc_addresses: Iterable[str]) -> str:
+    """Return the text for a client of the SDK at a listener that only processes of the cluster use.
+
+    `owner` is the process, such as `broker 1`, `users` are those whom the listener is for, and `grpc_addresses` are
+    addresses of brokers for clients. If none is known, the text names the default port.
+    """
+    known = ", ".join(list(grpc_addresses)[:_ADDRESSES_NAMED_MAX])
+    where = f", {known}" if known else " (listener GRPC, port 9090 by default)"
+    return (
+        f"this is the listener {name} of {owner}, for {users}: the SDK and `odradek` connect to the gRPC address of a"
+        f" broker{where}"
+    )
+
+
 def farewell(protocol: str, advice: str) -> bytes:
     """Return the bytes to send to a client of this protocol before its connection is closed. They make the client show
     `advice` in its error.

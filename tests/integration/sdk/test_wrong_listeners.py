@@ -105,6 +105,43 @@ def test_the_sdk_at_another_http_server_is_told_so(cluster: EmbeddedCluster) -> 
     assert "this address belongs to an HTTP/1 server" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("listener", "name"),
+    [
+        ("replication", "REPLICATION of broker 1, for other brokers"),
+        ("controllers", "CONTROLLER of controller 1, for brokers"),
+        ("raft", "RAFT of controller 1, for other controllers"),
+    ],
+)
+def test_the_sdk_at_an_internal_listener_learns_the_grpc_address(
+    cluster: EmbeddedCluster, listener: str, name: str
+) -> None:
+    endpoint = address(cluster, listener)
+    told = (
+        f"this is the listener {name}: the SDK and `odradek` connect to the gRPC address of a broker,"
+        f" {address(cluster, 'grpc')}"
+    )
+    assert str(connect(endpoint)) == f"broker at {endpoint} is unreachable: {told}"
+
+    async def produce() -> None:
+        async with odradek.Producer(endpoint) as producer:
+            await producer.send("t", b"x")
+
+    with pytest.raises(WrongListener) as refused:
+        asyncio.run(produce())
+    assert told in str(refused.value)
+
+
+def test_http_at_the_raft_listener_is_answered_in_http(cluster: EmbeddedCluster) -> None:
+    connection = http.client.HTTPConnection(address(cluster, "raft"), timeout=30)
+    connection.request("GET", "/topics")
+    response = connection.getresponse()
+    assert response.status == 400
+    assert b"this is the listener RAFT of controller 1" in response.read()
+    connection.close()
+    wait_for_log(cluster, "controller-1", "the client speaks HTTP: this is the listener RAFT")
+
+
 def test_one_wrong_address_of_two_does_no_harm(cluster: EmbeddedCluster) -> None:
     async def work() -> None:
         endpoints = f"{address(cluster, 'kafka')},{address(cluster, 'grpc')}"

@@ -78,6 +78,7 @@ class Ends:
             on_greeted=lambda _: None,
             on_message=lambda peer_id, message: self.messages.append((peer_id, message)),
             on_lost=self.lost.append,
+            advice=lambda: "connect elsewhere",
         )
         self.wires = (Wire(), Wire())
         for link, wire in zip((self.dialler, self.acceptor), self.wires, strict=True):
@@ -228,3 +229,17 @@ async def test_an_end_is_reported_once_and_ends_the_wait() -> None:
     assert ends.lost == [ends.acceptor]
     ends.acceptor.data_received(encode(hello("c", 1, 2, voters=VOTERS, short=False)))
     assert not ends.acceptor.greeted, "a message is taken after the end"
+
+
+@pytest.mark.parametrize("chunk", [1, 1000])
+async def test_a_client_of_brokers_is_told_where_to_connect(chunk: int) -> None:
+    ends = Ends()
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    wire = ends.wires[1]
+    wire.take()
+    for begin in range(0, len(preface), chunk):
+        if not wire.is_over:
+            ends.acceptor.data_received(preface[begin : begin + chunk])
+    assert wire.is_over
+    assert b"connect elsewhere" in wire.take()
+    assert ends.acceptor.refusal == "the client speaks gRPC: connect elsewhere"

@@ -84,6 +84,8 @@ RESOLVE_S_MAX: Final = 0.5
 _FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DOTALL)
 """Matches the message that a Kafka or HTTP listener sends to a gRPC client before it closes the connection. gRPC's
 details may quote the message twice, one quotation within the other; the last one is matched."""
+_WRONG_LISTENER: Final = "this is the listener "
+"""How the details of UNIMPLEMENTED begin if the listener is for processes of the cluster."""
 _HTTP_1: Final = "http1.x server"
 """A part of gRPC's message if an HTTP/1 server responds."""
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
@@ -207,6 +209,8 @@ async def translated(
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in details:
         return ThrottlingQuotaExceeded(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
+        if details.startswith(_WRONG_LISTENER):
+            return WrongListener(endpoint, details, hint="")
         # Every broker serves WatchMetadata at its gRPC listener for clients, but not at its listener for replication.
         hint = _NOT_FOR_CLIENTS_HINT if name == WATCH_METADATA.name else None
         return UnsupportedOperation(f"the broker at {endpoint} does not support {name}", hint=hint)

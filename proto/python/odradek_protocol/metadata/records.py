@@ -21,6 +21,7 @@ written that this older program would refuse.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar, Final
 
@@ -82,6 +83,16 @@ class Endpoint(
     def address(self) -> str:
         """The endpoint as host:port; an IPv6 address is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_grpc_listener(name: str) -> bool:
+    """Return whether a listener with this name (GRPC, GRPC_EXTERNAL, ...) speaks gRPC to clients."""
+    return name == "GRPC" or name.startswith("GRPC_")
+
+
+def grpc_addresses(endpoints: Iterable[Endpoint]) -> list[str]:
+    """Return the addresses of the listeners that speak gRPC to clients, as host:port."""
+    return [endpoint.address for endpoint in endpoints if is_grpc_listener(endpoint.name)]
 
 
 class FeatureLevel(Struct, frozen=True, kw_only=True, gc=False, array_like=True):

@@ -23,8 +23,9 @@ from odradek_broker.kafka.counters import KafkaCounters
 from odradek_broker.kafka.frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.request import ClientSession, CloseConnection
-from odradek_broker.listener_settings import REPLICATION, is_grpc_listener, is_kafka_listener
+from odradek_broker.listener_settings import REPLICATION, is_kafka_listener
 from odradek_broker.settings import BrokerSettings, value_at_run_time
+from odradek_protocol.metadata.records import grpc_addresses
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.budget.shares import Shares, owner_of
 from odradek_runtime.clock import monotonic_ms
@@ -278,12 +279,7 @@ class _Listener:
         if protocol == HTTP:
             return f"{here}: HTTP is served by a gateway (odradek gateway)"
         broker = services.image.brokers.get(services.broker_id)
-        grpc = (
-            [endpoint for endpoint in broker.endpoints if is_grpc_listener(endpoint.name)]
-            if broker
-            else []
-        )
-        where = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in grpc)
+        where = "" if broker is None else ", ".join(grpc_addresses(broker.endpoints))
         return f"{here}: the SDK and `odradek` connect to the broker's gRPC address{f', {where}' if where else ''}"
 
     def _limit(self, name: str, own: int) -> int:

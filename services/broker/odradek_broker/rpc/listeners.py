@@ -26,7 +26,7 @@ from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.logins import Logins
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.access.sasl import Credentials
-from odradek_broker.listener_settings import REPLICATION, is_grpc_listener
+from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.rpc import auth_servicer
 from odradek_broker.rpc.authorization import Authorization
 from odradek_broker.rpc.call_counts import GrpcCalls
@@ -35,17 +35,19 @@ from odradek_broker.rpc.intake import GrpcIntake
 from odradek_broker.rpc.unfinished import ConnectionWatch
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId
+from odradek_protocol.metadata.records import is_grpc_listener
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.grpc_endpoints import (
     Health,
     Options,
+    WrongListenerNotice,
     bind,
     connection_bounds,
     enable_reflection,
     new_client_server,
     new_server,
 )
-from odradek_runtime.listeners import ListenerAddress
+from odradek_runtime.listeners import ListenerAddress, wrong_listener
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import grpc_connections_max
 from odradek_runtime.tls import TlsFiles, peer_identity
@@ -125,6 +127,7 @@ class GrpcListeners:
         credentials: Credentials,
         tokens: TokenVerifier | None,
         is_registered: Callable[[BrokerId], bool],
+        grpc_addresses: Callable[[], list[str]],
         budget: ClientBudget,
         logins: Logins,
     ) -> None:
@@ -140,6 +143,7 @@ class GrpcListeners:
         self._credentials = credentials
         self._tokens = tokens
         self._is_registered = is_registered
+        self._grpc_addresses = grpc_addresses
         self._clients: dict[str, grpc.aio.Server] = {}
         self._replication: grpc.aio.Server | None = None
         self._watch: ConnectionWatch | None = None
@@ -155,13 +159,17 @@ class GrpcListeners:
             elif listener.name == REPLICATION:
                 guards = [] if self._tls is None else [MembersOnly(self._is_registered)]
                 self._replication = new_server(
-                    interceptors=guards,
+                    interceptors=[WrongListenerNotice(self._advice), *guards],
                     connections=self._connection_bounds(self._settings.connections_max_idle_ms),
                 )
                 ports[REPLICATION] = bind(self._replication, listener, self._tls, mutual=True)
         self.health = Health(*self._clients.values())
         self._watch = self._new_watch([ports[name] for name in self._clients])
         return ports
+
+    def _advice(self) -> str:
+        owner = f"broker {self._settings.node_id}"
+        return wrong_listener(REPLICATION, owner, "other brokers", self._grpc_addresses())
 
     def _new_watch(self, ports: list[int]) -> ConnectionWatch:
         """Create the object that limits clients' connections. One address may have at most three quarters of the

@@ -45,6 +45,7 @@ from odradek_metadata_quorum.network.wire import (
     encode,
 )
 from odradek_metadata_quorum.settings import QuorumTls
+from odradek_runtime.listeners import GRPC, HTTP, farewell, recognize
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
@@ -135,8 +136,11 @@ class FrameProtocol(asyncio.Protocol):
 
     def refuse_after(self, message: Message, reason: str) -> None:
         """Send a message that shows the peer why it is refused, and then close the connection."""
+        self._close_after(encode(message), reason)
+
+    def _close_after(self, sent: bytes, reason: str) -> None:
         self.refusal = self.refusal or reason
-        self.send(message)
+        self.send_frame(sent)
         if not self.closed.done():
             self.closed.set_result(None)
         if self.transport is not None:
@@ -247,9 +251,10 @@ class IncomingLink(FrameProtocol):
         on_greeted: Callable[[IncomingLink], None],
         on_message: Callable[[int, Message], None],
         on_lost: Callable[[IncomingLink], None],
+        advice: Callable[[], str],
     ) -> None:
         """`known_mismatch(peer_id)` returns how the voters in the last longer hello of the peer differ from this
-        voter's set; "" if they do not.
+        voter's set; "" if they do not. `advice` returns a text for a client that is no voter.
         """
         super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
         self._cluster_id = cluster_id
@@ -260,9 +265,21 @@ class IncomingLink(FrameProtocol):
         self._on_greeted = on_greeted
         self._on_message = on_message
         self._on_lost = on_lost
+        self._advice = advice
         self.peer_id: int | None = None
         # The id in a valid hello, whether the peer was accepted or refused.
         self.claimed_id: int | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if not self.greeted:
+            protocol = recognize(bytes(self._buffer[:4] + data[:4])[:4])
+            if protocol in (GRPC, HTTP):
+                advice = self._advice()
+                self._close_after(
+                    farewell(protocol, advice), f"the client speaks {protocol}: {advice}"
+                )
+                return
+        super().data_received(data)
 
     def received(self, message: Message) -> None:
         if self.peer_id is not None:

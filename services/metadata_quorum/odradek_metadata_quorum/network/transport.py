@@ -16,7 +16,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from odradek_metadata_quorum.errors import InsecureListener
 from odradek_metadata_quorum.network.peer_link import (
@@ -31,7 +31,7 @@ from odradek_metadata_quorum.network.peer_link import (
 )
 from odradek_metadata_quorum.network.wire import PING, Message
 from odradek_metadata_quorum.settings import QuorumSettings
-from odradek_runtime.listeners import host_port
+from odradek_runtime.listeners import host_port, wrong_listener
 from odradek_runtime.logs import event_log
 
 RESOLVE_TIMEOUT_S: Final = 60.0  # for resolvers that hang; most of them time out after 10 s
@@ -40,6 +40,9 @@ REDIAL_PAUSE_S: Final = 0.1
 UNREACHED_WARNING_S: Final = 5.0  # a restart of a controller takes less time and needs no warning
 UNREACHED_WARNING_INTERVAL_S: Final = 60.0
 UNGREETED_CONNECTIONS_MAX: Final = 64
+
+BrokerAddresses: TypeAlias = Callable[[], list[str]]
+"""A function that returns the gRPC addresses of brokers, for clients that connect to the wrong listener."""
 
 _log = event_log(__name__)
 
@@ -54,11 +57,14 @@ class VoterNetwork:
         on_message: Callable[[int, Message], None],
         on_connected: Callable[[int], None],
         on_disconnected: Callable[[int], None],
+        broker_addresses: BrokerAddresses = list,
     ) -> None:
+        """A client of brokers that connects to this listener is told the `broker_addresses`."""
         self._settings = settings
         self._on_message = on_message
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
+        self._broker_addresses = broker_addresses
         self._peer_ids = frozenset(settings.voters) - {settings.node_id}
         self._outgoing: dict[int, OutgoingLink] = {}
         self._incoming: dict[int, IncomingLink] = {}
@@ -231,6 +237,7 @@ class VoterNetwork:
             on_greeted=self._greeted,
             on_message=self._on_message,
             on_lost=self._incoming_lost,
+            advice=self._advice,
         )
         self._ungreeted.add(link)
         asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._expect_greeting, link)
@@ -240,6 +247,10 @@ class VoterNetwork:
                 "too many connections have not sent a hello message",
             )
         return link
+
+    def _advice(self) -> str:
+        owner = f"controller {self._settings.node_id}"
+        return wrong_listener("RAFT", owner, "other controllers", self._broker_addresses())
 
     def _expect_greeting(self, link: IncomingLink) -> None:
         if link in self._ungreeted:

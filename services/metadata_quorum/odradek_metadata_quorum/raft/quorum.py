@@ -22,6 +22,7 @@ from odradek_metadata_quorum.errors import (
     ProposalTooLarge,
     QuorumOverloaded,
 )
+from odradek_metadata_quorum.network.transport import BrokerAddresses
 from odradek_metadata_quorum.raft.shell import (
     CommittedEntry,
     LatencyStatus,
@@ -133,7 +134,8 @@ class Quorum:
     """One voter: a replicated log, elections, and the state machine to which the log is applied.
 
     All methods run on the event loop on which `start` was called. Disk writes run on two threads. `fatal` is called
-    with an error after which the process must end. By default it ends the process at once; tests replace it.
+    with an error after which the process must end. By default it ends the process at once; tests replace it. A client
+    that connects to the listener for voters is told the `broker_addresses`.
     """
 
     def __init__(
@@ -142,12 +144,19 @@ class Quorum:
         state_machine: StateMachine,
         *,
         fatal: Fatal = end_process,
+        broker_addresses: BrokerAddresses = list,
     ) -> None:
         self._settings = settings
         self._pending = PendingProposals()
         self._listeners: list[tuple[Callable[[int], None], Callable[[int], None]]] = []
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._voter = Voter(settings, state_machine, events=_Relay(self), fatal=fatal)
+        self._voter = Voter(
+            settings,
+            state_machine,
+            events=_Relay(self),
+            fatal=fatal,
+            broker_addresses=broker_addresses,
+        )
         # Proposals that wait while leadership is handed over.
         self._held: deque[HeldProposal] | None = None
         self._snapshot_reading = asyncio.Lock()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from odradek_metadata_quorum.network.outbox import Outbox
-from odradek_metadata_quorum.network.transport import VoterNetwork
+from odradek_metadata_quorum.network.transport import BrokerAddresses, VoterNetwork
 from odradek_metadata_quorum.network.wire import Message
 from odradek_metadata_quorum.raft.node import RaftNode
 from odradek_metadata_quorum.raft.shell import RaftLimits, RaftTimers, StateMachine
@@ -74,11 +74,13 @@ class Voter:
         *,
         events: VoterEvents,
         fatal: Fatal,
+        broker_addresses: BrokerAddresses = list,
     ) -> None:
         self._settings = settings
         self._state_machine = state_machine
         self._events = events
         self._fatal = fatal
+        self._broker_addresses = broker_addresses
         self._step_handle: asyncio.Handle | None = None
         # The last logged problem with a snapshot of the leader, and the size of that snapshot.
         self._logged_problem: tuple[str, int] | None = None
@@ -140,6 +142,7 @@ class Voter:
             on_message=self._guarded(self._received),
             on_connected=self._guarded(self._connected),
             on_disconnected=self._guarded(self._disconnected),
+            broker_addresses=self._broker_addresses,
         )
         self.barrier = WriteBarrier(
             self.log, self._vote_file, self._log_thread, on_durable=self._guarded(self._durable)
