@@ -131,10 +131,10 @@ def test_a_wrong_password_no_right_and_no_trust_end_in_an_error_that_says_so(
     bob = by_login(secured, "bob", 'bob\'s \\"word\\"')
     with pytest.raises(Exception, match="User:bob needs DESCRIBE on TOPIC"):
         read(spark, bob)
-    with pytest.raises(Exception, match=r"User:bob needs WRITE on TRANSACTIONAL_ID spark-"):
+    with pytest.raises(Exception, match=r"User:bob needs [A-Z]+ on TOPIC"):
         write(spark, bob, "by nobody")
     with pytest.raises(Exception, match=r"User:bob needs [A-Z]+ on TOPIC"):
         write(spark, bob | {"delivery": "at-least-once"}, "by nobody")
     plain = {"kafka.bootstrap.servers": secured.bootstrap, "kafkaConsumer.pollTimeoutMs": "3000"}
-    with pytest.raises(Exception, match=r"(?i)unreachable|cannot|timed out"):
+    with pytest.raises(Exception, match="no broker was reachable"):
         read(spark, plain)

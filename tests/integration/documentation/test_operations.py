@@ -43,6 +43,7 @@ SECTIONS = {
     "Replacing a controller": "leader",
     "Disks": "",
     "Balance": "balanced",
+    "Configuration": "auto.create.topics.enable",
 }
 """Sections in the order in which they are run, each with a text of its output."""
 
