@@ -28,7 +28,6 @@ from odradek.cli.output import (
     OutputFormat,
     Progress,
     binary_output,
-    counted,
     fail,
     say,
 )
@@ -41,7 +40,7 @@ from odradek.cli.record_format import (
     value_lines,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
-from odradek.partitions import LATEST, TopicPartition
+from odradek.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
-END_S_MAX: Final = 10.0
-"""How long to look up the ends of the partitions after the last record."""
 RECORDS_AT_ONCE: Final = 5_000
 BYTES_AT_ONCE: Final = 4 << 20
 VALUE_LINES: Final = "%v\\n"
@@ -306,9 +303,6 @@ def consume(
                     await _is_at_end(consumer) or waited_s > WITHOUT_PARTITIONS_S_MAX
                 ):
                     break
-            if exit_at_end and read_committed:
-                for line in await _open_transactions(client, consumer):
-                    say(f"odradek: {line}", is_error=True)
 
     try:
         with progress:
@@ -446,25 +440,6 @@ async def _unread(
     Offsets without records (transaction markers, compacted records) count as read.
     """
     return {name: stop for name, stop in stops.items() if await consumer.position(name) < stop}
-
-
-async def _open_transactions(client: Client, consumer: Consumer) -> list[str]:
-    """Return a sentence for each partition in which committed records end before the log does, because a transaction is
-    open.
-    """
-    from odradek.cluster.offset_lookup import look_up_offsets
-
-    partitions = consumer.assignment()
-    stable = await consumer.end_offsets(partitions)
-    ends = await look_up_offsets(
-        client._cluster, dict.fromkeys(partitions, LATEST), timeout_s=END_S_MAX
-    )
-    return [
-        f"a transaction is open in {name} from offset {stable[name]} on, so {counted(behind, 'offset')} from there"
-        f" to the end of the log were not read: `odradek transaction producers {name.topic} {name.partition}` shows it"
-        for name in sorted(partitions)
-        if (behind := ends[name].offset - stable[name]) > 0
-    ]
 
 
 async def _is_at_end(consumer: Consumer) -> bool:
