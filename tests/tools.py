@@ -117,6 +117,7 @@ TOOLS: Final[dict[str, Tool]] = {
         _command("helm"), "go install helm.sh/helm/v3/cmd/helm@v3.18.6, and add Go's bin to PATH"
     ),
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
+    "ps": Tool(_command("ps"), "apt-get install procps"),
     "pseudo-terminals": Tool(_has_terminals, "mount -t devpts devpts /dev/pts"),
     "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),
     "systemd": Tool(_command("systemd-analyze"), "apt-get install systemd"),

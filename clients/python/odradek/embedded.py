@@ -10,6 +10,7 @@ child reads the end of its standard input and stops.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -23,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,8 @@ from odradek.loopback_ports import free_ports, hold_if_all_free
 from odradek_protocol.process_settings import SETTINGS_OF, Process
 
 _LOG_TAIL_LINES = 15
+KILL_S_MAX = 2.0
+"""How long a process may take to end after SIGKILL."""
 
 
 class ChildProcessFailed(RuntimeError):
@@ -77,6 +80,28 @@ class ChildProcess:
     def is_ready(self) -> bool:
         """Whether the process is running and has reported that it is ready."""
         return self._ready.is_set() and self.is_running
+
+    def pids_by_hand(self) -> list[int]:
+        """Return the ids of the processes that a user started with `command`. The list is empty while this program's
+        own process runs, because a second one cannot use the same data directory and ports.
+        """
+        if self._process is None or self.is_running:
+            return []
+        return [pid for pid in _pids_of(self.command) if pid != self.pid]
+
+    def end_by_hand(self, pid: int, deadline_s: float) -> bool:
+        """Wait until one of `pids_by_hand` has ended. Kill it at `deadline_s`, a time of `time.monotonic`. Return False
+        if it still runs a little later, for instance because it belongs to another user.
+        """
+        is_killed = False
+        while pid in self.pids_by_hand():
+            if time.monotonic() >= deadline_s:
+                if is_killed:
+                    return False
+                _signal(pid, signal.SIGKILL)
+                is_killed, deadline_s = True, deadline_s + KILL_S_MAX
+            time.sleep(0.05)
+        return True
 
     @property
     def resident_bytes(self) -> int:
@@ -261,6 +286,8 @@ class EmbeddedCluster:
                 base_port=plan.base_port,
             )
         )
+        self.on_stopped_by_hand: Callable[[str, int, bool], object] = lambda *_: None
+        """Called by `stop` for each process that a user had started: its name, its pid, and whether it has ended."""
         self.is_temporary = plan.data_dir is None
         self.data_dir = (
             Path(tempfile.mkdtemp(prefix="odradek-")) if plan.data_dir is None else plan.data_dir
@@ -356,15 +383,23 @@ class EmbeddedCluster:
         return [child.name for child in self.children() if not child.is_ready]
 
     def stop(self) -> None:
-        """Stop the gateways, then the brokers, then the controllers, and delete a temporary data directory."""
+        """Stop the gateways, then the brokers, then the controllers, and delete a temporary data directory.
+
+        Processes that a user started with the command of a child that had ended are stopped, too.
+        """
         for group in (self.gateways, self.brokers, self.controllers):
+            by_hand = {pid: child for child in group.values() for pid in child.pids_by_hand()}
             running = [child for child in group.values() if child.is_running]
             for child in running:
                 child.signal(15)
+            for pid in by_hand:
+                _signal(pid, signal.SIGTERM)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             for child in running:
                 if not child.wait(max(0.1, deadline - time.monotonic())):
                     child.kill()
+            for pid, child in by_hand.items():
+                self.on_stopped_by_hand(child.name, pid, child.end_by_hand(pid, deadline))
         if self.is_temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
@@ -475,6 +510,37 @@ class EmbeddedCluster:
             arguments += ["--set", setting]
         log_path = self.data_dir / f"{name}.log"
         return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
+
+
+def _pids_of(command: Sequence[str], proc: Path = Path("/proc")) -> list[int]:
+    """Return the ids of processes that run this command line, whatever the path of its program and further arguments.
+
+    The list is empty on systems that have neither /proc nor the program ps.
+    """
+    wanted = list(command[1:])
+    pids = []
+    if (proc / "self" / "cmdline").exists():
+        for path in proc.glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # The process has ended.
+                words = path.read_bytes().decode(errors="replace").split("\0")
+                if words[1 : len(command)] == wanted:
+                    pids.append(int(path.parent.name))
+        return sorted(pids)
+    with contextlib.suppress(OSError):
+        listed = subprocess.run(
+            ["ps", "-axww", "-o", "pid=,args="], capture_output=True, text=True, check=False
+        )
+        for line in listed.stdout.splitlines():
+            pid, _, line_of_command = line.strip().partition(" ")
+            if f" {' '.join(wanted)} " in f"{line_of_command} ":
+                pids.append(int(pid))
+    return pids
+
+
+def _signal(pid: int, number: int) -> None:
+    """Send a signal to a process that is no child, unless it has ended or belongs to another user."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def _is_locked(path: Path) -> bool:

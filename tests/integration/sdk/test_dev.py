@@ -23,9 +23,11 @@ from odradek.cli import processes
 from odradek.embedded import (
     ClusterPlan,
     EmbeddedCluster,
+    _pids_of,
     _usual_ports,
 )
 from odradek.loopback_ports import free_ports, hold_if_all_free
+from tests.tools import need
 
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 
@@ -87,6 +89,40 @@ def test_the_cluster_goes_on_without_a_killed_broker_which_may_come_back() -> No
         assert process.poll() is None
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_a_broker_that_was_started_again_by_hand_ends_with_the_cluster() -> None:
+    with dev("--brokers", "1", "--controllers", "1") as (process, told):
+        os.kill(told["pids"]["broker-1"], signal.SIGKILL)
+        command = how_to_start_again(process.stderr, "broker-1")
+        with subprocess.Popen(
+            [*command, "--set", "log.level=DEBUG"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as again:
+            assert again.stdout is not None
+            assert json.loads(again.stdout.readline())["event"] == "ready"
+            os.kill(told["pids"]["controller-1"], signal.SIGKILL)
+            how_to_start_again(process.stderr, "controller-1")
+            assert process.poll() is None, "a process of the cluster still runs"
+            process.terminate()
+            assert process.wait(30) == 0
+            assert again.wait(30) == 0
+        assert process.stderr is not None
+        said = f"odradek: broker-1 (pid {again.pid}), which was started again by hand, was stopped"
+        assert process.stderr.read() == f"{said}\n"
+
+
+@pytest.mark.parametrize("proc", ["/proc", "/nonexistent"])
+def test_processes_are_found_by_their_command_lines(proc: str) -> None:
+    if proc == "/nonexistent":
+        need("ps")
+    command = [sys.executable, "-c", "input()", f"marker-{os.getpid()}"]
+    with subprocess.Popen([*command, "more"], stdin=subprocess.PIPE) as process:
+        assert _pids_of(command, Path(proc)) == [process.pid]
+        assert _pids_of([*command, "other"], Path(proc)) == []
+        process.communicate(b"\n")
+    assert _pids_of(command, Path(proc)) == []
 
 
 def test_it_says_at_once_what_it_starts_and_then_where_everything_is() -> None:

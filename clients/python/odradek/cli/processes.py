@@ -145,7 +145,7 @@ def dev(
     """Run a whole cluster in the foreground.
 
     Ctrl-C or SIGTERM stops the cluster with all its processes. If one process is killed, the others keep running, and
-    the command prints how to start the killed process again.
+    the command prints how to start the killed process again. A process that was started so is stopped at the end, too.
     """
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 
@@ -166,6 +166,7 @@ def dev(
     if exit_with_parent:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     with EmbeddedCluster(plan) as cluster:
+        cluster.on_stopped_by_hand = _report_stopped_by_hand
         if not as_json:
             _announce(cluster)
         if locked := cluster.locked_directories():
@@ -219,7 +220,8 @@ def explained(
 def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateways: bool) -> bool:
     """Wait until `stop` is set and return True, or return False when no process is running any more.
 
-    The end of a process is reported, and the other processes keep running. With `announces_gateways`, each gateway that
+    The end of a process is reported, and the other processes keep running. A process that the user has started again
+    counts as running. With `announces_gateways`, each gateway that
     becomes ready is reported, too.
     """
     running = cluster.children()
@@ -236,10 +238,20 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
                 file=sys.stderr,
                 flush=True,
             )
-        if not running:
+        if not running and not any(child.pids_by_hand() for child in cluster.children()):
             print("odradek: no process of the cluster is running", file=sys.stderr)
             return False
     return True
+
+
+def _report_stopped_by_hand(name: str, pid: int, has_ended: bool) -> None:
+    """Print what happened at the end of the cluster to a process that the user had started again."""
+    outcome = "was stopped" if has_ended else f"still runs: stop it with `kill -9 {pid}`"
+    print(
+        f"odradek: {name} (pid {pid}), which was started again by hand, {outcome}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
