@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 
@@ -58,3 +59,29 @@ async def test_an_open_transaction_is_shown_and_is_no_hanging_one(
             (known_of_one,) = await transactions.producers(name, [1])
             assert known_of_one.transaction_start_offset is None
         assert not (await transactions.find_hanging(topic=name)).transactions
+
+
+async def test_a_command_that_stops_at_an_open_transaction_names_its_transactional_id(
+    cluster: EmbeddedCluster, name: str
+) -> None:
+    async def consume() -> str:
+        words = ("consume", name, "--from-beginning", "--exit-at-end", "--read-committed")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "odradek.cli.main", *words, "--bootstrap", cluster.bootstrap,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        shown, said = await process.communicate()
+        assert shown == b"", shown
+        return said.decode()
+
+    async with Client(cluster.bootstrap) as client:
+        await client.admin.create_topic(name, partitions=1, replication_factor=1)
+        async with client.producer(transactional_id=name) as producer:
+            async with producer.transaction() as transaction:
+                await producer.send_and_wait(name, b"a")
+                said = await consume()
+                assert f"{name}-0: stopped at offset 0, where an open transaction begins" in said
+                assert f"`odradek transaction describe {name}` shows it" in said
+                await transaction.abort()
+            await until_markers_are_written(client, name)
+            assert await consume() == ""

@@ -193,3 +193,31 @@ def test_run_transaction_repeats_from_a_thread(client: sync.Client, cluster: Mem
 
         assert producer.run_transaction(work) == 3
     assert values(client, 1) == [b"3"]
+
+
+def consumed(*words: str) -> Any:
+    return CliRunner().invoke(app, ["consume", "out", *words, "--exit-at-end"])
+
+
+def test_the_end_of_consume_at_an_open_transaction_is_explained(
+    cluster: MemoryCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: cluster.client())
+    with client.producer() as producer, client.producer(transactional_id="t") as transactional:
+        producer.send_and_wait("out", b"before")
+        assert consumed("--from-beginning", "--read-committed").stderr == ""
+        with transactional.transaction():
+            transactional.send("out", b"undecided").result(5)
+            producer.send_and_wait("out", b"behind")
+            assert consumed("--from-beginning").stderr == ""
+            result = consumed("--from-beginning", "--read-committed")
+            assert result.stdout == "before\n"
+            assert result.stderr == (
+                "odradek: out-0: stopped at offset 1, where an open transaction begins; up to 2 records from there on,"
+                " also of other producers, can be read when it has ended:"
+                " `odradek transaction producers out 0` shows it\n"
+            )
+            in_group = consumed("--from-beginning", "--read-committed", "-g", "g")
+            assert in_group.stderr == result.stderr
+            counted = consumed("--from-beginning", "--read-committed", "-n", "1")
+            assert counted.stderr == ""

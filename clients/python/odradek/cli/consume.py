@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -28,6 +29,7 @@ from odradek.cli.output import (
     OutputFormat,
     Progress,
     binary_output,
+    counted,
     fail,
     say,
 )
@@ -40,7 +42,7 @@ from odradek.cli.record_format import (
     value_lines,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
-from odradek.partitions import TopicPartition
+from odradek.partitions import LATEST, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -48,6 +50,10 @@ if TYPE_CHECKING:
 
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
+SLOT_SEPARATOR: Final = "\x1f"
+"""The character in the transactional id of a task of a staged write, after the name of the staged write."""
+HINTS_MAX: Final = 5
+"""The most partitions with an open transaction that are named at the end. Further partitions are only counted."""
 RECORDS_AT_ONCE: Final = 5_000
 BYTES_AT_ONCE: Final = 4 << 20
 VALUE_LINES: Final = "%v\\n"
@@ -303,12 +309,83 @@ def consume(
                     await _is_at_end(consumer) or waited_s > WITHOUT_PARTITIONS_S_MAX
                 ):
                     break
+            if read_committed and exit_at_end and remaining != 0:
+                for hint in await open_transaction_hints(client, consumer, stops):
+                    progress.say(f"odradek: {hint}")
 
     try:
         with progress:
             with_client(bootstrap, work, is_quick=False)
     except BrokenPipeError:  # The program that read the output has exited, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def open_transaction_hints(
+    client: Client, consumer: Consumer, stops: dict[TopicPartition, int]
+) -> list[str]:
+    """Return a sentence for each partition in which a read_committed consumer has read up to an open transaction.
+
+    `stops` has the stop offsets of the partitions; it is empty for a member of a group. The result is empty, too, if
+    the brokers do not respond, because all records that could be read were printed.
+    """
+    from odradek.errors import OdradekError
+
+    names = list(stops) or list(consumer.assignment())
+    try:
+        positions = {name: await consumer.position(name) for name in names}
+        stable = await client.admin.list_offsets(dict.fromkeys(names, LATEST), read_committed=True)
+        ends = await client.admin.list_offsets(dict.fromkeys(names, LATEST))
+        blocked = [
+            name
+            for name in names
+            if positions[name] == stable[name].offset < ends[name].offset
+            and stops.get(name, positions[name]) >= positions[name]
+        ]
+        hints = []
+        for name in blocked[:HINTS_MAX]:
+            commands = await _commands_for_transaction(client, name, positions[name])
+            if commands:
+                behind = counted(ends[name].offset - positions[name], "record")
+                hints.append(
+                    f"{name}: stopped at offset {positions[name]}, where an open transaction begins; up to {behind}"
+                    f" from there on, also of other producers, can be read when it has ended: {commands}"
+                )
+    except OdradekError:
+        return []
+    if len(blocked) > HINTS_MAX:
+        more = counted(len(blocked) - HINTS_MAX, "more partition")
+        hints.append(f"reading stopped at open transactions in {more}, too")
+    return hints
+
+
+async def _commands_for_transaction(client: Client, name: TopicPartition, offset: int) -> str:
+    """Return the commands that show and end the open transaction that begins at this offset; "" if it has ended."""
+    from odradek.errors import OdradekError
+
+    transactions = client.admin.transactions
+    shows_producers = f"`odradek transaction producers {name.topic} {name.partition}` shows it"
+    try:
+        producer_ids = {
+            producer.producer_id
+            for producer in await transactions.producers(name.topic, [name.partition])
+            if producer.transaction_start_offset == offset
+        }
+    except OdradekError:
+        return shows_producers
+    if not producer_ids:
+        return ""
+    try:
+        listings = await transactions.list(states=["Ongoing"])
+    except OdradekError:
+        return shows_producers
+    for listing in listings:
+        if listing.producer_id in producer_ids:
+            query, separator, _ = listing.transactional_id.partition(SLOT_SEPARATOR)
+            if separator:
+                return f"`odradek transaction steps {shlex.quote(query)}` shows the staged write that it belongs to"
+            quoted = shlex.quote(listing.transactional_id)
+            return f"`odradek transaction describe {quoted}` shows it, and `odradek transaction abort {quoted}` ends it"
+    return shows_producers
 
 
 class _Waits:
