@@ -1,22 +1,21 @@
 """The connection options of a source or sink: addresses, TLS, certificate or login.
 
-Options have the prefix `kafka.` (so that a query written for Kafka changes only its format and address) or
-`odradek.`. Certificates are PEM, by file or inline. The name and password of a login are given in `sasl.jaas.config`,
+Certificates are PEM, by file or inline. The name and password of a login are given in `sasl.jaas.config`,
 as with Kafka's Java clients, or in `sasl.username` and `sasl.password`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from odradek.cluster.endpoints import parse_bootstrap
 from odradek.cluster.security import MECHANISMS, SaslCredentials, TlsOptions
+from odradek.spelling import did_you_mean
+from pyspark_odradek.option_names import client_options
 
-PREFIXES: Final = ("odradek.", "kafka.")
 _CA: Final = ("ssl.truststore.location", "ssl.ca.location")
 _CERT: Final = ("ssl.keystore.location", "ssl.certificate.location")
 _KEY: Final = ("ssl.key.location",)
@@ -25,7 +24,6 @@ _CERT_INLINE: Final = ("ssl.keystore.certificate.chain", "ssl.certificate.pem")
 _KEY_INLINE: Final = ("ssl.keystore.key", "ssl.key.pem")
 _STORE_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password", "ssl.key.password")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MISSPELT_RATIO_MIN: Final = 0.85
 _LOGIN: Final = frozenset(
     ["sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password"]
 )
@@ -56,34 +54,6 @@ class ConnectionOptions:
         return TlsOptions(ca=self.ca, cert=self.cert, key=self.key, server_name=self.server_name)
 
 
-def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options whose names have the prefix `kafka.` or `odradek.`, by their lower-case names without the
-    prefix. An option with `odradek.` overrides the same one with `kafka.`.
-    """
-    client: dict[str, str] = {}
-    for prefix in reversed(PREFIXES):
-        for name, value in options.items():
-            lowered = name.lower()
-            if lowered.startswith(prefix):
-                client[lowered.removeprefix(prefix)] = value
-    return client
-
-
-def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise ValueError for an option without prefix whose name is nearly, but not exactly, one of `known`.
-
-    Other names are accepted, because they may be Spark's own, or another source's.
-    """
-    by_lower = {name.lower(): name for name in known}
-    for name in options:
-        lowered = name.lower()
-        if lowered in by_lower or lowered.startswith(PREFIXES):
-            continue
-        near = get_close_matches(lowered, by_lower, n=1, cutoff=_MISSPELT_RATIO_MIN)
-        if near:
-            raise ValueError(f"unknown option {name!r}; did you mean {by_lower[near[0]]}?")
-
-
 def parse_boolean(text: str) -> bool:
     """Parse true or false, in upper or lower case. Raises ValueError for any other text."""
     if text.lower() not in ("true", "false"):
@@ -106,7 +76,10 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
         )
     protocol = client.get("security.protocol", "").upper()
     if protocol not in ("", *_PROTOCOLS):
-        raise ValueError(f"Invalid value {protocol} for option 'kafka.security.protocol'")
+        raise ValueError(
+            f"Invalid value {protocol} for option 'kafka.security.protocol': it must be one of"
+            f" {', '.join(_PROTOCOLS)}{did_you_mean(protocol, _PROTOCOLS)}"
+        )
     for store in ("ssl.truststore.type", "ssl.keystore.type"):
         if client.get(store, "PEM").upper() != "PEM":
             raise ValueError(f"Option 'kafka.{store}' must be PEM, got {client[store]}")
@@ -147,7 +120,7 @@ def _login(client: Mapping[str, str], protocol: str) -> SaslCredentials | None:
     if mechanism not in MECHANISMS:
         raise ValueError(
             f"Invalid value {mechanism} for option 'kafka.sasl.mechanism': it must be one of"
-            f" {', '.join(MECHANISMS)}"
+            f" {', '.join(MECHANISMS)}{did_you_mean(mechanism, MECHANISMS)}"
         )
     given = {"username": client.get("sasl.username"), "password": client.get("sasl.password")}
     if (jaas := client.get("sasl.jaas.config")) is not None:

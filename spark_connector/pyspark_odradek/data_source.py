@@ -30,6 +30,13 @@ class OdradekDataSource(DataSource):
 
     _is_unpickled = False
 
+    def __init__(self, options: dict[str, str]) -> None:
+        from pyspark_odradek.option_names import warn_without_effect
+
+        super().__init__(options)
+        # Readers in other processes come from pickled instances, so they do not repeat the warning.
+        warn_without_effect(options)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._is_unpickled = True

@@ -9,13 +9,8 @@ from typing import Any, Final
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from odradek.producer.options import ProducerOptions
-from pyspark_odradek.connection_options import (
-    ConnectionOptions,
-    client_options,
-    parse_boolean,
-    parse_connection,
-    refuse_misspelt,
-)
+from pyspark_odradek.connection_options import ConnectionOptions, parse_boolean, parse_connection
+from pyspark_odradek.option_names import Role, client_options, refuse_misspelt
 from pyspark_odradek.source_options import HEADERS_TYPE
 
 _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
@@ -39,13 +34,6 @@ STEP_QUERY: Final = "stepquery"
 STEP_NUMBER: Final = "stepnumber"
 """`write_step` passes the query and the step number to the writer in the options STEP_QUERY and STEP_NUMBER."""
 PREPARED_TIMEOUT_MS: Final = 300_000
-_OPTIONS: Final = (
-    "topic",
-    "includeHeaders",
-    "delivery",
-    "transactionalIdPrefix",
-    "preparedTimeoutMs",
-)
 _BYTES: Final = (StringType(), BinaryType())
 _ATTRIBUTES: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
@@ -94,7 +82,7 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
     """Check the options and the schema of the input. Raises ValueError. If Spark's Kafka sink refuses the same input,
     the error has its message.
     """
-    refuse_misspelt(options, _OPTIONS)
+    refuse_misspelt(options, Role.SINK)
     lowered = {name.lower(): value for name, value in options.items()}
     topic = lowered.get("topic")
     client = client_options(options)

@@ -28,13 +28,7 @@ from pyspark.sql.types import (
 )
 
 from odradek.partitions import TopicPartition
-from pyspark_odradek.connection_options import (
-    ConnectionOptions,
-    client_options,
-    parse_boolean,
-    parse_connection,
-    refuse_misspelt,
-)
+from pyspark_odradek.connection_options import ConnectionOptions, parse_boolean, parse_connection
 from pyspark_odradek.offsets import (
     EARLIEST,
     LATEST,
@@ -43,20 +37,12 @@ from pyspark_odradek.offsets import (
     parse_partitions,
     parse_timestamps,
 )
+from pyspark_odradek.option_names import Role, client_options, refuse_misspelt
 
 _log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS_DEFAULT: Final = 120_000
 MAX_TRIGGER_DELAY_DEFAULT: Final = "15m"
-OPTIONS: Final = (
-    *("subscribe", "subscribePattern", "assign"),
-    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
-    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "isolationLevel"),
-    *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
-    *("maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "rack", "groupIdPrefix"),
-)
-"""The names of all options that have no prefix (`kafka.` or `odradek.`)."""
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _DURATION_MS: Final = {
     "us": 0.001,
@@ -141,7 +127,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     """Check and convert options. Raises ValueError. If Spark's Kafka source refuses the same options, the error has its
     message.
     """
-    refuse_misspelt(options, OPTIONS)
+    refuse_misspelt(options, Role.SOURCE)
     by_name = {name.lower(): value for name, value in options.items()}
     if is_streaming:
         if "endingoffsets" in by_name:

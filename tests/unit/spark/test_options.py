@@ -4,15 +4,18 @@ Kafka source.
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.cluster.security import SaslCredentials
 from odradek.errors import InvalidConfig
 from odradek.partitions import TopicPartition
+from pyspark_odradek import option_names
 from pyspark_odradek.connection_options import parse_connection
 from pyspark_odradek.data_source import OdradekDataSource
-from pyspark_odradek.sink_options import parse_sink_options
+from pyspark_odradek.sink_options import _PRODUCER_OPTIONS, parse_sink_options
 from pyspark_odradek.source_options import (
     Anchor,
     AtOffsets,
@@ -151,6 +154,70 @@ def test_options_of_the_sink_that_make_no_sense_are_refused(
     schema = StructType([StructField("value", StringType())])
     with pytest.raises(ValueError, match=message):
         parse_sink_options(BOOTSTRAP | {"topic": "t"} | options, schema)
+
+
+SINK_SCHEMA = StructType([StructField("value", StringType())])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.isolation.levl", "kafka.isolation.level"),
+        ("kafka.Isolation.Levl", "kafka.isolation.level"),
+        ("odradek.bootstrap.server", "odradek.bootstrap.servers"),
+        ("kafka.sasl.pasword", "kafka.sasl.password"),
+        ("kafka.enable.idempotance", "kafka.enable.idempotence"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("allow.auto.create.topics", "kafka.allow.auto.create.topics"),
+    ],
+)
+def test_a_misspelt_option_of_the_client_is_refused_by_source_and_sink(
+    name: str, meant: str
+) -> None:
+    message = f"unknown option '{name}'; did you mean {meant}\\? .*begin with kafka. or odradek."
+    with pytest.raises(ValueError, match=message) as refused:
+        batch(**{name: "hidden"})
+    assert "hidden" not in str(refused.value)
+    with pytest.raises(ValueError, match=message):
+        parse_sink_options(BOOTSTRAP | {"topic": "t", name: "hidden"}, SINK_SCHEMA)
+
+
+def test_a_misspelt_option_without_prefix_is_refused_with_the_options_that_exist() -> None:
+    for name in ("topik", "kafka.topic"):
+        with pytest.raises(ValueError, match=f"'{name}'; did you mean topic\\?") as refused:
+            parse_sink_options(BOOTSTRAP | {name: "t"}, SINK_SCHEMA)
+        assert "The options of the sink are topic, includeHeaders, delivery," in str(refused.value)
+    with pytest.raises(ValueError, match=r"did you mean topic \(an option of the sink\)\?"):
+        batch(topik="t")
+    with pytest.raises(
+        ValueError, match=r"'odradek\.startingOffsets'; did you mean startingOffsets"
+    ):
+        batch(**{"odradek.startingOffsets": "earliest"})
+
+
+def test_options_that_are_kafkas_or_sparks_are_no_misspellings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(option_names, "_warned", set())
+    without_effect = {"kafka.fetch.min.bytes": "1", "odradek.session.timeout.ms": "9"}
+    others = {"path": "/p", "checkpointLocation": "/c", "queryName": "q", "acme.unit": "x"}
+    effective = {"kafka.acks": "all", "kafka.isolation.level": "read_committed"}
+    for _ in range(2):
+        given = BOOTSTRAP | without_effect | others | effective
+        pickle.loads(pickle.dumps(OdradekDataSource(given | {"subscribe": "t"}))).schema()
+        parse_sink_options(given | {"topic": "t"}, SINK_SCHEMA)
+    names = "kafka.fetch.min.bytes, odradek.session.timeout.ms"
+    assert [text for text in caplog.messages if "without effect" in text] == [
+        f"Options without effect, because the connector uses no Kafka client: {names}"
+    ]
+
+
+def test_every_option_that_is_read_is_a_known_name(caplog: pytest.LogCaptureFixture) -> None:
+    """A name that the check of names does not know would be refused, or reported as one without effect."""
+    OdradekDataSource(
+        {f"kafka.{name}": "1" for name in [*_PRODUCER_OPTIONS, "client.rack", "sasl.username"]}
+    )
+    assert "without effect" not in caplog.text
 
 
 def test_streams_have_no_end_and_limits_agree() -> None:
