@@ -9,6 +9,7 @@ from typing import Any, Final
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from odradek.producer.options import ProducerOptions
+from odradek.spelling import did_you_mean
 from pyspark_odradek.connection_options import ConnectionOptions, parse_boolean, parse_connection
 from pyspark_odradek.option_names import Role, client_options, refuse_misspelt
 from pyspark_odradek.source_options import HEADERS_TYPE
@@ -93,13 +94,15 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
             try:
                 producer[argument] = convert(client[name])
             except ValueError:
+                kind = "true or false" if convert is parse_boolean else "a whole number"
                 raise ValueError(
-                    f"Invalid value {client[name]} for option 'kafka.{name}'"
+                    f"Invalid value {client[name]} for option 'kafka.{name}': it must be {kind}"
                 ) from None
     delivery = lowered.get("delivery")
     if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
         raise ValueError(
             f"Invalid value {delivery} for option 'delivery': it must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
+            + did_you_mean(delivery, (EXACTLY_ONCE, AT_LEAST_ONCE))
         )
     # The constructor raises InvalidConfig for values that are out of range, or that a transactional producer does not
     # allow.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from odradek.partitions import TopicPartition
+from odradek.spelling import did_you_mean
 from pyspark_odradek.connection_options import ConnectionOptions, parse_boolean, parse_connection
 from pyspark_odradek.offsets import (
     EARLIEST,
@@ -44,6 +46,7 @@ _log = logging.getLogger(__name__)
 POLL_TIMEOUT_MS_DEFAULT: Final = 120_000
 MAX_TRIGGER_DELAY_DEFAULT: Final = "15m"
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
+_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 _DURATION_MS: Final = {
     "us": 0.001,
     "ms": 1,
@@ -140,7 +143,8 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     strategy = by_name.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise ValueError(
-            f"startingOffsetsByTimestampStrategy is {strategy!r}; allowed: error, latest"
+            f"option startingOffsetsByTimestampStrategy is {strategy!r}; allowed: error, latest"
+            + did_you_mean(strategy, ("error", "latest"))
         )
     if not is_streaming:
         _check_batch(by_name, starting, ending)
@@ -164,9 +168,11 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
                     "Ignored the option %s, because it has no effect in a batch query", name
                 )
     isolation = by_name.get("isolationlevel") or client.get("isolation.level", "read_uncommitted")
-    if isolation not in ("read_committed", "read_uncommitted"):
+    if isolation not in _ISOLATION_LEVELS:
+        name = "isolationLevel" if by_name.get("isolationlevel") else "kafka.isolation.level"
         raise ValueError(
-            f"isolation level is {isolation!r}; allowed: read_committed, read_uncommitted"
+            f"option {name} is {isolation!r}; allowed: {', '.join(_ISOLATION_LEVELS)}"
+            + did_you_mean(isolation, _ISOLATION_LEVELS)
         )
     timeout_ms = _positive(by_name, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT
     return SourceOptions(
@@ -266,15 +272,37 @@ def _bound(by_name: Mapping[str, str], which: str, default: Anchor) -> Bound:
         try:
             return AtTimestamp(int(text.strip()))
         except ValueError:
-            raise ValueError(f"Expected a single long value, got {text.strip()}") from None
+            raise ValueError(
+                f"option {which}Timestamp: Expected a single long value, got {text.strip()}"
+            ) from None
     if (text := by_name.get(f"{which}offsetsbytimestamp")) is not None:
-        return AtTimestamps(parse_timestamps(text.strip()))
+        with _naming(f"{which}OffsetsByTimestamp"):
+            return AtTimestamps(parse_timestamps(text.strip()))
     text = by_name.get(f"{which}offsets")
     if text is None:
         return default
-    if text.strip().lower() in ("earliest", "latest"):
-        return Anchor(text.strip().lower())
-    return AtOffsets(parse_offsets(text.strip()))
+    text = text.strip()
+    anchors = [anchor.value for anchor in Anchor]
+    if text.lower() in anchors:
+        return Anchor(text.lower())
+    if not text.startswith("{"):
+        # A stream may start at both; a batch starts only at the earliest, and ends only at the latest (_check_batch).
+        allowed = anchors if which == "starting" else [Anchor.LATEST.value]
+        raise ValueError(
+            f"option {which}Offsets is {text!r}; allowed: {', '.join(allowed)}, or offsets as JSON"
+            f' such as {{"topic":{{"0":23,"1":-1}}}}{did_you_mean(text, allowed)}'
+        )
+    with _naming(f"{which}Offsets"):
+        return AtOffsets(parse_offsets(text))
+
+
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Put the name of the option before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"option {option}: {error}") from None
 
 
 def _check_batch(by_name: Mapping[str, str], starting: Bound, ending: Bound) -> None:

@@ -90,7 +90,24 @@ def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
         ({"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest"),
         ({"endingOffsets": '{"t":{"0":-2}}'}, "ending offset for t-0 can't be earliest"),
         ({"startingOffsets": "{"}, r'Expected e\.g\. \{"topicA":\{"0":23'),
-        ({"startingOffsets": '{"t":{"0":"x"}}'}, r"Expected e\.g\."),
+        ({"startingOffsets": '{"t":{"0":"x"}}'}, r"option startingOffsets: Expected e\.g\."),
+        (
+            {"startingOffsets": " earlyest"},
+            "option startingOffsets is 'earlyest'; allowed: earliest, latest, or offsets as JSON"
+            r" such as \{.*\}; did you mean earliest\?",
+        ),
+        (
+            {"endingOffsets": "lattest"},
+            "option endingOffsets is 'lattest'; allowed: latest, or .*; did you mean latest",
+        ),
+        ({"startingOffsetsByTimestamp": "5"}, "option startingOffsetsByTimestamp: Expected e"),
+        ({"startingOffsetsByTimestampStrategy": "eror"}, "error, latest; did you mean error"),
+        (
+            {"kafka.isolation.level": "read_comitted"},
+            "option kafka.isolation.level is 'read_comitted'; allowed: read_committed,"
+            " read_uncommitted; did you mean read_committed",
+        ),
+        ({"kafka.security.protocol": "SASL"}, "it must be one of PLAINTEXT, SSL, .*; did you mean"),
         ({"startingTimestamp": "soon"}, "Expected a single long value, got soon"),
         ({"minPartitions": "0"}, "minPartitions must be positive"),
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
@@ -144,6 +161,8 @@ def test_what_is_wrong_in_a_batch_and_in_a_stream_is_told_at_load(
     [
         ({"kafka.enable.idempotence": "yes"}, "Invalid value yes for option"),
         ({"kafka.batch.size": "16k"}, "Invalid value 16k for option 'kafka.batch.size'"),
+        ({"kafka.allow.auto.create.topics": "ja"}, "it must be true or false"),
+        ({"delivery": "exactly-ones"}, "at-least-once; did you mean exactly-once"),
         ({"kafka.transactional.id": "x"}, "'transactional.id' is not supported"),
         ({"kafka.value.serializer": "x"}, "values are serialized with ByteArraySerializer"),
     ],
