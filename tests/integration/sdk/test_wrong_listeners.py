@@ -74,22 +74,39 @@ except WrongListener:
 """
 
 
+IN_SPARK_WORKERS = """
+import sys
+import pyspark.worker
+from pyspark.sql.types import StringType, StructField, StructType
+from odradek.errors import WrongListener
+from pyspark_odradek import DefaultSource
+schema = StructType([StructField("value", StringType())])
+options = {"kafka.bootstrap.servers": sys.argv[1], "topic": "t"}
+try:
+    DefaultSource(options).streamWriter(schema, False)
+except WrongListener:
+    print("refused")
+"""
+"""What Spark's worker processes do: they import Spark's worker first, and then make the writer of a sink."""
+
+
+@pytest.mark.parametrize("program", [CONNECTING, IN_SPARK_WORKERS], ids=["sdk", "spark"])
 @pytest.mark.parametrize(("verbosity", "is_shown"), [(None, False), ("INFO", True)])
 def test_grpc_writes_its_own_lines_only_if_the_user_wants_them(
-    cluster: EmbeddedCluster, verbosity: str | None, is_shown: bool
+    cluster: EmbeddedCluster, program: str, verbosity: str | None, is_shown: bool
 ) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
     if verbosity is not None:
         environment["GRPC_VERBOSITY"] = verbosity
     done = subprocess.run(
-        [sys.executable, "-c", CONNECTING, address(cluster, "kafka")],
+        [sys.executable, "-c", program, address(cluster, "kafka")],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
         env=environment,
     )
-    assert done.stdout == "refused\n"
+    assert done.stdout.strip() == "refused"
     assert ("Got goaway" in done.stderr) == is_shown, done.stderr
 
 
