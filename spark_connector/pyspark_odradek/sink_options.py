@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from odradek.producer.options import ProducerOptions
 from odradek.spelling import did_you_mean
@@ -164,4 +172,14 @@ def _check_schema(schema: StructType, topic: str | None) -> None:
             raise ValueError(
                 f"{name} attribute unsupported type {given.simpleString()}. {name} must be a(n) "
                 + " or ".join(kind.simpleString() for kind in allowed)
+                + _remedy(name, given, allowed)
             )
+
+
+def _remedy(name: str, given: DataType, allowed: tuple[DataType, ...]) -> str:
+    """Return the SQL expression that converts a column of a wrong type, as the end of a message."""
+    if allowed == (HEADERS_TYPE,):
+        return ""
+    if isinstance(given, ArrayType | MapType | StructType):
+        return f": convert it, for example by to_json({name})" if StringType() in allowed else ""
+    return f": convert it, for example by CAST({name} AS {allowed[0].simpleString().upper()})"

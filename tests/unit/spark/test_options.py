@@ -5,9 +5,21 @@ Kafka source.
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from odradek.cluster.security import SaslCredentials
 from odradek.errors import InvalidConfig
@@ -237,6 +249,37 @@ def test_every_option_that_is_read_is_a_known_name(caplog: pytest.LogCaptureFixt
         {f"kafka.{name}": "1" for name in [*_PRODUCER_OPTIONS, "client.rack", "sasl.username"]}
     )
     assert "without effect" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "message"),
+    [
+        ("key", IntegerType(), r"string or binary: .* CAST\(key AS STRING\)"),
+        ("value", DoubleType(), r"string or binary: .* CAST\(value AS STRING\)"),
+        ("value", SINK_SCHEMA, r"string or binary: .* to_json\(value\)"),
+        ("topic", BinaryType(), r"string: .* CAST\(topic AS STRING\)"),
+        ("partition", LongType(), r"int: .* CAST\(partition AS INT\)"),
+        ("partition", SINK_SCHEMA, "int$"),
+        (
+            "headers",
+            MapType(StringType(), StringType()),
+            "array<struct<key:string,value:binary>>$",
+        ),
+    ],
+)
+def test_a_column_of_a_wrong_type_is_named_with_the_type_that_it_needs(
+    column: str, kind: DataType, message: str
+) -> None:
+    fields = {"topic": StringType(), "value": StringType()} | {column: kind}
+    schema = StructType([StructField(name, kind) for name, kind in fields.items()])
+    start = re.escape(f"{column} attribute unsupported type {kind.simpleString()}. {column} must")
+    with pytest.raises(ValueError, match=f"{start} be a\\(n\\) {message}"):
+        parse_sink_options(BOOTSTRAP, schema)
+
+
+def test_columns_that_the_sink_does_not_have_are_left_out() -> None:
+    fields = [*SINK_SCHEMA.fields, StructField("timestamp", TimestampType())]
+    assert parse_sink_options(BOOTSTRAP | {"topic": "t"}, StructType(fields)).columns == ("value",)
 
 
 def test_streams_have_no_end_and_limits_agree() -> None:
