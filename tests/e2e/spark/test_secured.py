@@ -135,6 +135,11 @@ def test_a_wrong_password_no_right_and_no_trust_end_in_an_error_that_says_so(
         write(spark, bob, "by nobody")
     with pytest.raises(Exception, match=r"User:bob needs [A-Z]+ on TOPIC"):
         write(spark, bob | {"delivery": "at-least-once"}, "by nobody")
+    # A task opens its transactional id before it knows a topic of the column.
+    rows = spark.createDataFrame([(TOPIC, "by nobody")], "topic string, value string")
+    writer = rows.write.format("odradek").mode("append").options(**bob)
+    with pytest.raises(Exception, match=r"User:bob needs WRITE on TRANSACTIONAL_ID spark-"):
+        writer.option("transactionalIdPrefix", PREFIX).save()
     plain = {"kafka.bootstrap.servers": secured.bootstrap, "kafkaConsumer.pollTimeoutMs": "3000"}
     with pytest.raises(Exception, match="no broker was reachable"):
         read(spark, plain)
