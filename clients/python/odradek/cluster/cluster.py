@@ -232,7 +232,7 @@ class Cluster:
                 message = "" if topic_info is None else topic_info.error_message
                 error = topic_error(name, self.cache.topic(name), partition, code, message)
                 if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
-                    if is_missing:
+                    if is_missing and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         raise await unknown_topic(
                             name, self._fetch_for_message, was_creation_requested=creates
                         )

@@ -27,7 +27,8 @@ def topic_error(
     """Return the error for a topic, or for its `partition` if that is given. `code` and `message` are those of a
     broker's response, and `topic` is the topic in the cache.
     """
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    fault = topic_name_error(name)
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not fault:
         if topic is not None and partition is not None:
             return UnknownTopic(
                 f"topic {name!r} has {len(topic.partitions)} partitions, but no partition {partition}",
@@ -37,9 +38,9 @@ def topic_error(
         return UnknownTopic(
             f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
-    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+    if fault or code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return InvalidTopic(
-            f"topic {name!r}: {topic_name_error(name) or message or 'the name is not allowed'}",
+            f"topic {name!r}: {fault or message or 'the name is not allowed'}",
             code=ErrorCode.INVALID_TOPIC_EXCEPTION,
         )
     return error_of(code, f"topic {name!r}", message)
