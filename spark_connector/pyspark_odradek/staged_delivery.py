@@ -124,13 +124,15 @@ class ExactlyOnce:
         query_ids = (
             {query_id} if query_id is not None else {identity.query_id for identity in identities}
         )
+        if not query_ids:
+            return
         link = link_to(self._options.connection)
         if not identities:
             try:
                 link.reach(ABORT_REACH_S_MAX)
             except (OdradekError, TimeoutError) as error:
                 _log.warning(
-                    "Batch %d was not aborted. No task had prepared its rows, and the cluster aborts open tasks when"
+                    "Batch %d was not aborted. No task reported prepared rows, and the cluster aborts the others when"
                     " their leases expire: %s",
                     batch_id,
                     error,

@@ -28,7 +28,7 @@ from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.delivery import AtLeastOnce, OutputRecord, TaskIdentity
 from pyspark_odradek.process_link import ProcessLink
 from pyspark_odradek.sink_options import parse_sink_options
-from pyspark_odradek.writer import OdradekBatchWriter
+from pyspark_odradek.writer import OdradekBatchWriter, OdradekStreamWriter
 
 LinkOf = Callable[[OdradekError | None], ProcessLink]
 HOUR_MS = "3600000"
@@ -219,8 +219,17 @@ def test_the_abort_of_a_batch_does_not_wait_for_a_cluster_that_never_responded(
     link_of(error)
     options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, TO_TOPIC)
     OdradekBatchWriter(options).abort([None])
-    assert "Batch 0 was not aborted. No task had prepared its rows" in caplog.text
+    assert "Batch 0 was not aborted. No task reported prepared rows" in caplog.text
     assert error.reason in caplog.text
+
+
+def test_the_abort_of_a_batch_without_known_query_needs_no_cluster(
+    link_of: LinkOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    link_of(BrokerUnreachable("memory:1", "nobody listens there"))
+    options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, TO_TOPIC)
+    OdradekStreamWriter(options).abort([None], 0)
+    assert caplog.messages == []
 
 
 def test_the_traceback_of_a_refusal_has_no_frames_of_the_sdk(link_of: LinkOf) -> None:
