@@ -31,11 +31,13 @@ class OdradekDataSource(DataSource):
     _is_unpickled = False
 
     def __init__(self, options: dict[str, str]) -> None:
-        from pyspark_odradek.option_names import warn_without_effect
+        from pyspark_odradek.option_names import is_source, warn_without_effect
 
         super().__init__(options)
-        # Readers in other processes come from pickled instances, so they do not repeat the warning.
-        warn_without_effect(options)
+        # Readers in other processes come from pickled instances, so they do not repeat the warning. For a sink, Spark
+        # makes an instance in two processes, so `_checked` logs its warning.
+        if is_source(options):
+            warn_without_effect(options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -96,8 +98,10 @@ class OdradekDataSource(DataSource):
         makes another writer, from an unpickled data source. That writer needs no check, which could prevent the commit.
         """
         from pyspark_odradek.delivery import check_target
+        from pyspark_odradek.option_names import warn_without_effect
 
         if not self._is_unpickled:
+            warn_without_effect(self.options)
             check_target(options)
         return options
 

@@ -1,9 +1,9 @@
 """The names of all options of source and sink, and the check of the names that a user gives.
 
-An option of the client has the prefix `kafka.` or `odradek.`, which mean the same; the other options have none. A name
-that is nearly a known one is refused, because a misspelt option would have no effect. All other names are accepted:
-names without a prefix may be Spark's own, and a query that was written for Kafka may set options of Kafka's clients
-that have no effect here. A warning lists the latter.
+An option of the client has the prefix `kafka.` or `odradek.`, which mean the same; the other options have none. With a
+prefix, a name is refused unless it is known here or is an option of Kafka's clients: a query that was written for Kafka
+may set those, and a warning lists the ones that have no effect. Without a prefix, a name is refused if it is nearly a
+known one; all others are accepted, because they may be Spark's own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Role(Enum):
     SINK = "sink"
 
 
+STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
+"""The options that select what a source reads, in lower case."""
 UNPREFIXED: Final[dict[Role, tuple[str, ...]]] = {
     Role.SOURCE: (
         *("subscribe", "subscribePattern", "assign"),
@@ -109,10 +111,13 @@ _OF_SPARK: Final = frozenset(
     ]
 )
 """Options of Spark and of its other sources, which programs also pass to this one."""
+_COUNTERPARTS: Final = {"topic": "subscribe", "subscribe": "topic"}
+"""The options of source and sink that mean the same on the other side."""
 
 
 def refuse_misspelt(options: Iterable[str], role: Role) -> None:
-    """Raise ValueError for an option whose name is nearly, but not exactly, that of an option of source or sink.
+    """Raise ValueError for an option with a prefix whose name is unknown, and for one without a prefix whose name is
+    nearly, but not exactly, that of an option of source or sink.
 
     The message contains no value, because the value of a misspelt name may be a password.
     """
@@ -120,24 +125,31 @@ def refuse_misspelt(options: Iterable[str], role: Role) -> None:
     own, others = _by_lower(UNPREFIXED[role]), _by_lower(UNPREFIXED[other])
     for given in options:
         name, prefix = _split(given)
-        if name in _OF_SPARK | _INTERNAL | _WITHOUT_EFFECT:
+        if name in _OF_SPARK | _INTERNAL or _has_no_effect(name):
             continue
         if name in _CLIENT | _REFUSED if prefix else name in own | others:
             continue
         client = {name: f"{prefix or PREFIXES[-1]}{name}" for name in _CLIENT}
         without_prefix = [
             own,
-            {n: f"{o} (an option of the {other.value})" for n, o in others.items()},
+            {n: _of_other_side(o, other) for n, o in others.items()},
         ]
         kinds = [client, *without_prefix] if prefix else [*without_prefix, client]
         meant = next(filter(None, (known.get(name) for known in kinds)), None) or next(
             filter(None, (_nearest(name, known) for known in kinds)), None
         )
-        if meant is not None:
+        # Which options a login has is checked with the login, because Kafka's clients ignore them without one.
+        if meant is not None or (prefix and not name.startswith("sasl.")):
+            problem = "." if meant is None else f"; did you mean {meant}?"
             raise ValueError(
-                f"unknown option {given!r}; did you mean {meant}? The options of the {role.value} are"
+                f"unknown option {given!r}{problem} The options of the {role.value} are"
                 f" {', '.join(UNPREFIXED[role])}, and those of the client, which begin with kafka. or odradek."
             )
+
+
+def is_source(options: Iterable[str]) -> bool:
+    """Return whether the options select what a source reads."""
+    return any(name.lower() in STRATEGIES for name in options)
 
 
 def warn_without_effect(options: Iterable[str]) -> None:
@@ -146,7 +158,7 @@ def warn_without_effect(options: Iterable[str]) -> None:
         given
         for given in options
         for name, prefix in [_split(given)]
-        if prefix and name not in _CLIENT | _REFUSED and not name.startswith("sasl.")
+        if prefix and _has_no_effect(name)
     )
     text = ", ".join(names)
     if names and text not in _warned and len(_warned) < _WARNED_MAX:
@@ -165,6 +177,17 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
             if lowered.startswith(prefix):
                 client[lowered.removeprefix(prefix)] = value
     return client
+
+
+def _has_no_effect(name: str) -> bool:
+    return name in _WITHOUT_EFFECT or name.startswith("config.providers.")
+
+
+def _of_other_side(name: str, other: Role) -> str:
+    counterpart = _COUNTERPARTS.get(name)
+    if counterpart is None:
+        return f"{name} (an option of the {other.value})"
+    return f"{counterpart} ({name} is an option of the {other.value})"
 
 
 def _by_lower(names: Iterable[str]) -> dict[str, str]:

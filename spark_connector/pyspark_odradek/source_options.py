@@ -39,13 +39,12 @@ from pyspark_odradek.offsets import (
     parse_partitions,
     parse_timestamps,
 )
-from pyspark_odradek.option_names import Role, client_options, refuse_misspelt
+from pyspark_odradek.option_names import STRATEGIES, Role, client_options, refuse_misspelt
 
 _log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS_DEFAULT: Final = 120_000
 MAX_TRIGGER_DELAY_DEFAULT: Final = "15m"
-_STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 _DURATION_MS: Final = {
     "us": 0.001,
@@ -221,14 +220,16 @@ def duration_ms(text: str) -> int:
 
 
 def _subscription(by_name: Mapping[str, str]) -> Subscription:
-    given = [name for name in _STRATEGIES if name in by_name]
+    given = [name for name in STRATEGIES if name in by_name]
     if len(given) != 1:
         count = "One" if not given else "Only one"
         verb = "must" if not given else "can"
+        is_topic_given = not given and "topic" in by_name
         raise ValueError(
             f"{count} of the following options {verb} be specified for Kafka source: "
-            + ", ".join(_STRATEGIES)
+            + ", ".join(STRATEGIES)
             + ". See the docs for more details."
+            + (" The option topic is one of the sink: use subscribe." if is_topic_given else "")
         )
     value = by_name[given[0]]
     if given[0] == "assign":

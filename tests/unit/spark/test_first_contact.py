@@ -23,7 +23,7 @@ from odradek.errors import (
     WrongListener,
 )
 from odradek.testing import MemoryCluster
-from pyspark_odradek import delivery, process_link, staged_delivery, topic_offsets
+from pyspark_odradek import delivery, option_names, process_link, staged_delivery, topic_offsets
 from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.delivery import AtLeastOnce, OutputRecord, TaskIdentity
 from pyspark_odradek.process_link import ProcessLink
@@ -203,6 +203,20 @@ def test_a_writer_that_only_commits_does_not_check_the_topic(link_of: LinkOf) ->
     assert pickle.loads(pickle.dumps(source)).streamWriter(TO_TOPIC, False) is not None
     with pytest.raises(UnknownTopic):
         source.streamWriter(TO_TOPIC, False)
+
+
+def test_only_the_writer_that_starts_tasks_lists_options_without_effect(
+    link_of: LinkOf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For each query, Spark makes a data source in the process that starts tasks, and another one for commits."""
+    monkeypatch.setattr(option_names, "_warned", set())
+    link_of(None)
+    given = {"kafka.bootstrap.servers": "memory:1", "topic": "t", "kafka.fetch.min.bytes": "1"}
+    source = OdradekDataSource(given)
+    pickle.loads(pickle.dumps(source)).streamWriter(TO_TOPIC, False)
+    assert "without effect" not in caplog.text
+    source.streamWriter(TO_TOPIC, False)
+    assert caplog.text.count("no Kafka client: kafka.fetch.min.bytes") == 1
 
 
 @pytest.mark.timeout(60)

@@ -218,12 +218,34 @@ def test_a_misspelt_option_without_prefix_is_refused_with_the_options_that_exist
         with pytest.raises(ValueError, match=f"'{name}'; did you mean topic\\?") as refused:
             parse_sink_options(BOOTSTRAP | {name: "t"}, SINK_SCHEMA)
         assert "The options of the sink are topic, includeHeaders, delivery," in str(refused.value)
-    with pytest.raises(ValueError, match=r"did you mean topic \(an option of the sink\)\?"):
+    with pytest.raises(
+        ValueError, match=r"did you mean subscribe \(topic is an option of the sink\)\?"
+    ):
         batch(topik="t")
+    with pytest.raises(
+        ValueError, match=r"did you mean topic \(subscribe is an option of the source\)\?"
+    ):
+        parse_sink_options(BOOTSTRAP | {"subscrib": "t"}, SINK_SCHEMA)
+    with pytest.raises(ValueError, match="The option topic is one of the sink: use subscribe"):
+        parse_source_options(BOOTSTRAP | {"topic": "t"}, is_streaming=True)
     with pytest.raises(
         ValueError, match=r"'odradek\.startingOffsets'; did you mean startingOffsets"
     ):
         batch(**{"odradek.startingOffsets": "earliest"})
+
+
+@pytest.mark.parametrize("name", ["kafka.acme.unit", "odradek.acme", "kafka.path.of.trust"])
+def test_an_unknown_option_with_a_prefix_is_refused_and_not_reported_as_kafkas(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = BOOTSTRAP | {name: "hidden"}
+    message = f"unknown option '{name}'. The options of the"
+    with pytest.raises(ValueError, match=message) as refused:
+        OdradekDataSource(given | {"subscribe": "t"}).schema()
+    assert "hidden" not in str(refused.value)
+    with pytest.raises(ValueError, match=message):
+        OdradekDataSource(given | {"topic": "t"}).writer(SINK_SCHEMA, False)
+    assert "without effect" not in caplog.text
 
 
 def test_options_that_are_kafkas_or_sparks_are_no_misspellings(
