@@ -94,8 +94,9 @@ class OdradekDataSource(DataSource):
     def _checked(self, options: SinkOptions) -> SinkOptions:
         """Return the options of a sink after a check of its cluster and topic.
 
-        Spark makes the writer that starts tasks from a new data source. To commit or abort a batch of a stream, it
-        makes another writer, from an unpickled data source. That writer needs no check, which could prevent the commit.
+        Spark first calls a new data source for the writer whose tasks it starts. It later unpickles the data source and
+        calls it for another writer, which commits or aborts the batch. That writer is not checked, because a failed
+        check would prevent the commit.
         """
         from pyspark_odradek.delivery import check_target
         from pyspark_odradek.option_names import warn_without_effect

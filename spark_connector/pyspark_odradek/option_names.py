@@ -121,23 +121,11 @@ def refuse_misspelt(options: Iterable[str], role: Role) -> None:
 
     The message contains no value, because the value of a misspelt name may be a password.
     """
-    (other,) = [other for other in Role if other is not role]
-    own, others = _by_lower(UNPREFIXED[role]), _by_lower(UNPREFIXED[other])
     for given in options:
         name, prefix = _split(given)
-        if name in _OF_SPARK | _INTERNAL or _has_no_effect(name):
+        if _is_accepted(name, prefix):
             continue
-        if name in _CLIENT | _REFUSED if prefix else name in own | others:
-            continue
-        client = {name: f"{prefix or PREFIXES[-1]}{name}" for name in _CLIENT}
-        without_prefix = [
-            own,
-            {n: _of_other_side(o, other) for n, o in others.items()},
-        ]
-        kinds = [client, *without_prefix] if prefix else [*without_prefix, client]
-        meant = next(filter(None, (known.get(name) for known in kinds)), None) or next(
-            filter(None, (_nearest(name, known) for known in kinds)), None
-        )
+        meant = _meant(name, prefix, role)
         # Which options a login has is checked with the login, because Kafka's clients ignore them without one.
         if meant is not None or (prefix and not name.startswith("sasl.")):
             problem = "." if meant is None else f"; did you mean {meant}?"
@@ -145,6 +133,33 @@ def refuse_misspelt(options: Iterable[str], role: Role) -> None:
                 f"unknown option {given!r}{problem} The options of the {role.value} are"
                 f" {', '.join(UNPREFIXED[role])}, and those of the client, which begin with kafka. or odradek."
             )
+
+
+def _is_accepted(name: str, prefix: str) -> bool:
+    if name in _OF_SPARK | _INTERNAL or _has_no_effect(name):
+        return True
+    if prefix:
+        return name in _CLIENT | _REFUSED
+    return any(name in _by_lower(UNPREFIXED[role]) for role in Role)
+
+
+def _meant(name: str, prefix: str, role: Role) -> str | None:
+    """Return the option that a user probably meant with an unknown `name`, as the user should write it. If there is
+    none, return None.
+
+    An option with exactly this name, but with another prefix, comes before options with similar names.
+    """
+    (other,) = [other for other in Role if other is not role]
+    of_other = _by_lower(UNPREFIXED[other]).items()
+    client = {known: f"{prefix or PREFIXES[-1]}{known}" for known in _CLIENT}
+    without_prefix = [
+        _by_lower(UNPREFIXED[role]),
+        {lowered: _of_other_side(known, other) for lowered, known in of_other},
+    ]
+    kinds = [client, *without_prefix] if prefix else [*without_prefix, client]
+    exact = [known[name] for known in kinds if name in known]
+    similar = (nearest for known in kinds if (nearest := _nearest(name, known)) is not None)
+    return exact[0] if exact else next(similar, None)
 
 
 def is_source(options: Iterable[str]) -> bool:
@@ -173,9 +188,9 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
     client: dict[str, str] = {}
     for prefix in reversed(PREFIXES):
         for name, value in options.items():
-            lowered = name.lower()
-            if lowered.startswith(prefix):
-                client[lowered.removeprefix(prefix)] = value
+            short, of_name = _split(name)
+            if of_name == prefix:
+                client[short] = value
     return client
 
 

@@ -299,7 +299,7 @@ def _bound(by_name: Mapping[str, str], which: str, default: Anchor) -> Bound:
 
 @contextmanager
 def _naming(option: str) -> Iterator[None]:
-    """Put the name of the option before the message of a ValueError."""
+    """Add the name of the option to the message of a ValueError that the block raises."""
     try:
         yield
     except ValueError as error:

@@ -32,6 +32,9 @@ class Client:
     `tls` encrypts the connections and, if it has a certificate, authenticates the client. `credentials` authenticate
     the client by a name and password, or by a signed token. `on_state` is called with the new `LinkState` at each
     change.
+
+    `suggests_topics`: errors about topics that do not exist name similar ones. To find them costs the metadata of all
+    topics and up to a quarter of a second of CPU time. Programs that look up topics for other programs turn it off.
     """
 
     def __init__(
@@ -42,11 +45,17 @@ class Client:
         credentials: SaslCredentials | None = None,
         transport: Transport | None = None,
         on_state: Callable[[LinkState], None] | None = None,
+        suggests_topics: bool = True,
     ) -> None:
         self.admin_timeout_s = ADMIN_TIMEOUT_S
         """The longest time of one call of `admin`, in seconds. Set it before `admin` is used for the first time."""
         self._cluster: Cluster = connect(
-            bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
+            bootstrap,
+            tls,
+            credentials=credentials,
+            transport=transport,
+            on_state=on_state,
+            suggests_topics=suggests_topics,
         )
 
     def __repr__(self) -> str:

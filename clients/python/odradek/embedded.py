@@ -81,7 +81,7 @@ class ChildProcess:
         """Whether the process is running and has reported that it is ready."""
         return self._ready.is_set() and self.is_running
 
-    def pids_by_hand(self) -> list[int]:
+    def user_pids(self) -> list[int]:
         """Return the ids of the processes that a user started with `command`. The list is empty while this program's
         own process runs, because a second one cannot use the same data directory and ports.
         """
@@ -89,12 +89,12 @@ class ChildProcess:
             return []
         return [pid for pid in _pids_of(self.command) if pid != self.pid]
 
-    def end_by_hand(self, pid: int, deadline_s: float) -> bool:
-        """Wait until one of `pids_by_hand` has ended. Kill it at `deadline_s`, a time of `time.monotonic`. Return False
-        if it still runs a little later, for instance because it belongs to another user.
+    def stop_user_process(self, pid: int, deadline_s: float) -> bool:
+        """Wait until one of `user_pids`, which was asked to end, has ended. Kill it at `deadline_s`, a time of
+        `time.monotonic`. Return False if it still runs KILL_S_MAX later, for example because another user owns it.
         """
         is_killed = False
-        while pid in self.pids_by_hand():
+        while pid in self.user_pids():
             if time.monotonic() >= deadline_s:
                 if is_killed:
                     return False
@@ -286,7 +286,7 @@ class EmbeddedCluster:
                 base_port=plan.base_port,
             )
         )
-        self.on_stopped_by_hand: Callable[[str, int, bool], object] = lambda *_: None
+        self.on_user_process_stopped: Callable[[str, int, bool], object] = lambda *_: None
         """Called by `stop` for each process that a user had started: its name, its pid, and whether it has ended."""
         self.is_temporary = plan.data_dir is None
         self.data_dir = (
@@ -388,18 +388,20 @@ class EmbeddedCluster:
         Processes that a user started with the command of a child that had ended are stopped, too.
         """
         for group in (self.gateways, self.brokers, self.controllers):
-            by_hand = {pid: child for child in group.values() for pid in child.pids_by_hand()}
+            user_processes = {pid: child for child in group.values() for pid in child.user_pids()}
             running = [child for child in group.values() if child.is_running]
             for child in running:
                 child.signal(15)
-            for pid in by_hand:
+            for pid in user_processes:
                 _signal(pid, signal.SIGTERM)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             for child in running:
                 if not child.wait(max(0.1, deadline - time.monotonic())):
                     child.kill()
-            for pid, child in by_hand.items():
-                self.on_stopped_by_hand(child.name, pid, child.end_by_hand(pid, deadline))
+            for pid, child in user_processes.items():
+                self.on_user_process_stopped(
+                    child.name, pid, child.stop_user_process(pid, deadline)
+                )
         if self.is_temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
@@ -513,7 +515,8 @@ class EmbeddedCluster:
 
 
 def _pids_of(command: Sequence[str], proc: Path = Path("/proc")) -> list[int]:
-    """Return the ids of processes that run this command line, whatever the path of its program and further arguments.
+    """Return the ids of processes that run this command line. The path of the program may differ, and further arguments
+    may follow.
 
     The list is empty on systems that have neither /proc nor the program ps.
     """
@@ -538,7 +541,7 @@ def _pids_of(command: Sequence[str], proc: Path = Path("/proc")) -> list[int]:
 
 
 def _signal(pid: int, number: int) -> None:
-    """Send a signal to a process that is no child, unless it has ended or belongs to another user."""
+    """Send a signal to a process that is not a child. Do nothing if it has ended or belongs to another user."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 

@@ -7,9 +7,8 @@ from difflib import get_close_matches
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
-    """Return "; did you mean NAME?" with the most similar name in `known`, or "" if none is similar.
-
-    The case of letters does not count.
+    """Return a suggestion for a misspelt `text`, such as "; did you mean orders?", or "" if no name in `known` is
+    similar. The case of letters does not count.
     """
     near = similar_to(text, known)
     return f"; did you mean {near[0]}?" if near else ""

@@ -34,6 +34,8 @@ GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
 Principal = NewType("Principal", str)
 
+SLOT_SEPARATOR: Final = "\x1f"
+"""The character between the name of a staged write and the number of a slot, in the transactional id of a task."""
 NO_TOPIC_ID: Final = TopicId(bytes(16))
 NO_BROKER: Final = BrokerId(-1)
 NO_BROKER_EPOCH: Final = BrokerEpoch(-1)

@@ -99,7 +99,7 @@ class ClusterAccess:
         self.url = url
         self.transport = GrpcTransport(tls)
         """The connections to the brokers, which the accesses of all callers use, too."""
-        self.client = Client(settings.bootstrap, transport=self.transport)
+        self.client = Client(settings.bootstrap, transport=self.transport, suggests_topics=False)
         self.producer: Producer = self.client.producer(
             acks="all",
             linger_ms=0,

@@ -190,7 +190,7 @@ class QuorumProcess:
         return wrong_listener(CONTROLLER, owner, "brokers", self._broker_addresses())
 
     def _broker_addresses(self) -> list[str]:
-        """Return the addresses of the gRPC listeners for clients of all live brokers."""
+        """Return the addresses at which clients reach the live brokers by gRPC."""
         return [
             address
             for broker in self._host.controller.committed.brokers.values()

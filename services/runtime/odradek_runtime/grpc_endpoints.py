@@ -131,7 +131,7 @@ def new_server(
 
 
 class WrongListenerNotice(grpc.aio.ServerInterceptor):
-    """Tells a client that calls a method which the server does not have what this listener is, and which one to use.
+    """Refuses calls of methods that the server does not have, with a text that names this listener and the right one.
 
     `advice` returns the text (`listeners.wrong_listener`). The SDK shows the text and does not call again.
     """

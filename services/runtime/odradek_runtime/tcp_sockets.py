@@ -107,7 +107,7 @@ class ClosedConnections:
 
 
 def _accept_only(kernel: socket.socket, ports: Sequence[int]) -> None:
-    """Let the kernel discard reports about other local ports than these, with a filter in classic BPF."""
+    """Attach a filter (classic BPF) to the socket, so that the kernel discards reports about other local ports."""
     load_half, jump_if_equal, give = 0x28, 0x15, 0x06
     accept = len(ports) + 1
     program = [(load_half, 0, 0, _HEADER.size + _LOCAL_PORT_AT)]

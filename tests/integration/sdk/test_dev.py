@@ -117,8 +117,12 @@ def test_a_broker_that_was_started_again_by_hand_ends_with_the_cluster() -> None
 def test_processes_are_found_by_their_command_lines(proc: str) -> None:
     if proc == "/nonexistent":
         need("ps")
-    command = [sys.executable, "-c", "input()", f"marker-{os.getpid()}"]
-    with subprocess.Popen([*command, "more"], stdin=subprocess.PIPE) as process:
+    program = "print(flush=True); input()"
+    command = [sys.executable, "-c", program, f"marker-{os.getpid()}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "more"], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # A process has no command line for a moment after it was started.
         assert _pids_of(command, Path(proc)) == [process.pid]
         assert _pids_of([*command, "other"], Path(proc)) == []
         process.communicate(b"\n")

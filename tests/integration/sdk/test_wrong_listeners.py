@@ -149,16 +149,6 @@ def test_the_sdk_at_an_internal_listener_learns_the_grpc_address(
     assert told in str(refused.value)
 
 
-def test_http_at_the_raft_listener_is_answered_in_http(cluster: EmbeddedCluster) -> None:
-    connection = http.client.HTTPConnection(address(cluster, "raft"), timeout=30)
-    connection.request("GET", "/topics")
-    response = connection.getresponse()
-    assert response.status == 400
-    assert b"this is the listener RAFT of controller 1" in response.read()
-    connection.close()
-    wait_for_log(cluster, "controller-1", "the client speaks HTTP: this is the listener RAFT")
-
-
 def test_one_wrong_address_of_two_does_no_harm(cluster: EmbeddedCluster) -> None:
     async def work() -> None:
         endpoints = f"{address(cluster, 'kafka')},{address(cluster, 'grpc')}"
@@ -168,14 +158,23 @@ def test_one_wrong_address_of_two_does_no_harm(cluster: EmbeddedCluster) -> None
     asyncio.run(work())
 
 
-def test_http_at_the_kafka_listener_is_answered_in_http(cluster: EmbeddedCluster) -> None:
-    connection = http.client.HTTPConnection(address(cluster, "kafka"), timeout=30)
+@pytest.mark.parametrize(
+    ("listener", "process", "name", "advice"),
+    [
+        ("kafka", "broker-1", "KAFKA", b"HTTP is served by a gateway"),
+        ("raft", "controller-1", "RAFT", b"this is the listener RAFT of controller 1"),
+    ],
+)
+def test_http_at_another_listener_is_answered_in_http(
+    cluster: EmbeddedCluster, listener: str, process: str, name: str, advice: bytes
+) -> None:
+    connection = http.client.HTTPConnection(address(cluster, listener), timeout=30)
     connection.request("GET", "/topics")
     response = connection.getresponse()
     assert response.status == 400
-    assert b"HTTP is served by a gateway" in response.read()
+    assert advice in response.read()
     connection.close()
-    wait_for_log(cluster, "broker-1", "the client speaks HTTP: this is the listener KAFKA")
+    wait_for_log(cluster, process, f"the client speaks HTTP: this is the listener {name}")
 
 
 def test_a_kafka_client_at_a_gateway_is_named_in_its_log(cluster: EmbeddedCluster) -> None:

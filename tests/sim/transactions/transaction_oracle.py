@@ -34,14 +34,13 @@ from odradek_broker.transactions import transaction_codec
 from odradek_broker.transactions.identity import MARKER_EPOCH_MAX, ProducerIdentity
 from odradek_broker.transactions.messages import EndTransaction
 from odradek_broker.transactions.transaction import (
-    SLOT_SEPARATOR,
     EndedBy,
     Transaction,
     TransactionalId,
     TransactionStatus,
 )
 from odradek_broker.transactions.transaction_shard import partition_key
-from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.identity import SLOT_SEPARATOR, TopicIdPartition
 from odradek_protocol.records import (
     BatchHeader,
     ControlType,

@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
-from odradek.cluster.topic_errors import unknown_topic
 from odradek.cluster.transport import Method
 from odradek.errors import error_code, error_of
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -118,7 +117,7 @@ class AdminCalls:
         response = await self.metadata(pb.MetadataRequest(topics=[name]))
         info = next((topic for topic in response.topics if topic.name == name), None)
         if info is None or info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise await unknown_topic(name, self.metadata)
+            raise await self._cluster.missing_topics.error(name)
         check(info.error_code, f"topic {name!r}", info.error_message)
         return info
 

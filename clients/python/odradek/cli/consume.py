@@ -43,6 +43,7 @@ from odradek.cli.record_format import (
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
 from odradek.partitions import LATEST, TopicPartition
+from odradek_protocol.identity import SLOT_SEPARATOR
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
-SLOT_SEPARATOR: Final = "\x1f"
-"""The character in the transactional id of a task of a staged write, after the name of the staged write."""
 HINTS_MAX: Final = 5
 """The most partitions with an open transaction that are named at the end. Further partitions are only counted."""
 RECORDS_AT_ONCE: Final = 5_000
@@ -359,7 +358,7 @@ async def open_transaction_hints(
 
 
 async def _commands_for_transaction(client: Client, name: TopicPartition, offset: int) -> str:
-    """Return the commands that show and end the open transaction that begins at this offset; "" if it has ended."""
+    """Return a text with the commands for the open transaction that begins at `offset`; "" if it has ended."""
     from odradek.errors import OdradekError
 
     transactions = client.admin.transactions

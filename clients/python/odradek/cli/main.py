@@ -173,7 +173,7 @@ KAFKAS_OPTIONS: Final = {
     "--to-offset": "--to OFFSET",
     "--shift-by": "--by",
 }
-"""Options of Kafka's tools whose names resemble no option here, with the option here that does the same."""
+"""Options of Kafka's tools, and the options of `odradek` that do the same but have no similar name."""
 
 
 @contextlib.contextmanager
@@ -187,8 +187,8 @@ def _explained_usage_errors() -> Iterator[None]:
         message = error.message
         if hasattr(error, "option_name") and hasattr(error, "possibilities"):
             name, near = error.option_name, sorted(error.possibilities or ())
-            if not near and (here := _option_here(error.ctx, name)):
-                near = [here]
+            if not near and (equivalent := _equivalent_option(error.ctx, name)):
+                near = [equivalent]
             if near:
                 message += f"; did you mean {' or '.join(near)}?"
             error.possibilities = None
@@ -200,7 +200,7 @@ def _explained_usage_errors() -> Iterator[None]:
         raise
 
 
-def _option_here(context: Any, name: str) -> str | None:
+def _equivalent_option(context: Any, name: str) -> str | None:
     """Return the option of the command that does the same as an option of Kafka's tools, or None."""
     here = KAFKAS_OPTIONS.get(name)
     if here is None or context is None:

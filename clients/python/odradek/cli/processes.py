@@ -145,7 +145,8 @@ def dev(
     """Run a whole cluster in the foreground.
 
     Ctrl-C or SIGTERM stops the cluster with all its processes. If one process is killed, the others keep running, and
-    the command prints how to start the killed process again. A process that was started so is stopped at the end, too.
+    the command prints how to start the killed process again. At the end, the command also stops processes that the user
+    has started so.
     """
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 
@@ -166,7 +167,7 @@ def dev(
     if exit_with_parent:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
     with EmbeddedCluster(plan) as cluster:
-        cluster.on_stopped_by_hand = _report_stopped_by_hand
+        cluster.on_user_process_stopped = _report_user_process
         if not as_json:
             _announce(cluster)
         if locked := cluster.locked_directories():
@@ -238,14 +239,14 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
                 file=sys.stderr,
                 flush=True,
             )
-        if not running and not any(child.pids_by_hand() for child in cluster.children()):
+        if not running and not any(child.user_pids() for child in cluster.children()):
             print("odradek: no process of the cluster is running", file=sys.stderr)
             return False
     return True
 
 
-def _report_stopped_by_hand(name: str, pid: int, has_ended: bool) -> None:
-    """Print what happened at the end of the cluster to a process that the user had started again."""
+def _report_user_process(name: str, pid: int, has_ended: bool) -> None:
+    """Print whether a process that the user had started again has ended with the cluster."""
     outcome = "was stopped" if has_ended else f"still runs: stop it with `kill -9 {pid}`"
     print(
         f"odradek: {name} (pid {pid}), which was started again by hand, {outcome}",

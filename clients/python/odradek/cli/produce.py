@@ -235,7 +235,7 @@ def produce(
             request_bytes_max=REQUEST_BYTES_MAX,
             allow_auto_create_topics=create,
         )
-        client._cluster.on_topic_created = lambda note: progress.say(f"odradek: {note}")
+        client._cluster.missing_topics.on_created = lambda note: progress.say(f"odradek: {note}")
         async with _explained(run, producer, progress):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
                 if run.has_values_only and not headers:

@@ -26,7 +26,7 @@ from odradek.cluster.endpoints import parse_bootstrap
 from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
 from odradek.cluster.methods import METADATA, WATCH_METADATA
 from odradek.cluster.security import SaslCredentials, TlsOptions
-from odradek.cluster.topic_errors import creation_note, topic_error, unknown_topic
+from odradek.cluster.topic_errors import MissingTopics, topic_error
 from odradek.cluster.transport import Method, Stream, Transport
 from odradek.cluster.turns import run_in_turns
 from odradek.cluster.wait_report import reported_wait
@@ -60,8 +60,6 @@ NAMED_TOPICS_MAX: Final = 5_000
 """A client that needs more topics than this watches all topics of the cluster, because brokers refuse requests that
 name more than 10,000 topics.
 """
-MESSAGE_S_MAX: Final = 2.0
-"""How long to wait for the names of topics that a message to the user mentions."""
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long to retry when brokers do not know a topic, because the topic may have just been created."""
 
@@ -88,6 +86,7 @@ class Cluster:
         transport: Transport,
         *,
         on_state: Callable[[LinkState], None] | None = None,
+        suggests_topics: bool = True,
     ) -> None:
         self.bootstrap = tuple(bootstrap)
         self.transport = transport
@@ -111,9 +110,7 @@ class Cluster:
         self._metadata_offset_min = 0
         self.unknown_topic_s_max: float | None = None
         """How long `topic` retries when brokers do not know the topic. None: UNKNOWN_TOPIC_S_MAX."""
-        self.on_topic_created: Callable[[str], object] = _log.warning
-        """Called with a sentence for the user when brokers have created a topic that this client named."""
-        self._created: set[bytes] = set()
+        self.missing_topics = MissingTopics(self.metadata, suggests=suggests_topics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __str__(self) -> str:
@@ -207,7 +204,7 @@ class Cluster:
                 if topic is not None and (partition is None or partition < len(topic.partitions)):
                     self.watch_topics([name])
                     if creates:
-                        await self._note_creation(topic)
+                        await self.missing_topics.note_creation(topic)
                     return topic
                 waited_s = time.monotonic() - began_s
                 if waited_s >= timeout_s:
@@ -233,21 +230,9 @@ class Cluster:
                 error = topic_error(name, self.cache.topic(name), partition, code, message)
                 if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
                     if is_missing and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                        raise await unknown_topic(
-                            name, self._fetch_for_message, was_creation_requested=creates
-                        )
+                        raise await self.missing_topics.error(name, was_creation_requested=creates)
                     raise error
                 await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
-
-    async def _note_creation(self, topic: Topic) -> None:
-        """Tell the program, once for each topic, that the brokers created a topic for it."""
-        if topic.topic_id not in self._created:
-            self._created.add(topic.topic_id)
-            note = await creation_note(topic.name, len(topic.partitions), self._fetch_for_message)
-            self.on_topic_created(note)
-
-    async def _fetch_for_message(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        return await self.metadata(request, timeout_s=MESSAGE_S_MAX)
 
     async def fetch_topics(self, names: Iterable[str], *, timeout_s: float) -> None:
         """Request the metadata of those topics that are not in the cache, in a few requests, and watch all these
@@ -590,6 +575,7 @@ def connect(
     credentials: SaslCredentials | None = None,
     transport: Transport | None = None,
     on_state: Callable[[LinkState], None] | None = None,
+    suggests_topics: bool = True,
 ) -> Cluster:
     """Create a cluster connection over gRPC, or over `transport`. The connection is opened at its first use."""
     endpoints = parse_bootstrap(bootstrap)
@@ -597,4 +583,4 @@ def connect(
         from odradek.cluster.grpc_transport import GrpcTransport
 
         transport = GrpcTransport(tls, credentials=credentials)
-    return Cluster(endpoints, transport, on_state=on_state)
+    return Cluster(endpoints, transport, on_state=on_state, suggests_topics=suggests_topics)

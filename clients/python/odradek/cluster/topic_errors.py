@@ -1,4 +1,4 @@
-"""Errors about topics, and the note about a topic that brokers created because a producer named it.
+"""Errors about topics, and the note about a topic that brokers created because a client named it.
 
 The usual cause of a topic that does not exist is a misspelt name, so the texts name the most similar topics of the
 cluster.
@@ -6,19 +6,36 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from odradek.cluster.metadata_cache import Topic
+from odradek.cluster.turns import slices_in_turns
 from odradek.errors import InvalidTopic, OdradekError, UnknownTopic, error_of
 from odradek.spelling import similar_to
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
 
-FetchMetadata: TypeAlias = Callable[[pb.MetadataRequest], Awaitable[pb.MetadataResponse]]
+FETCH_S_MAX: Final = 2.0
+"""How long to wait for the names of the topics of the cluster."""
+SIMILAR_MAX: Final = 3
+NOTED_MAX: Final = 1_000
+"""The number of created topics that a client remembers, so that it names each of them once."""
 NAMES_COMPARED_MAX: Final = 5_000
-"""In a cluster with more topics, no similar topic is looked for, because the comparison would hold the event loop."""
+"""In a cluster with more topics, no similar topic is named, because each comparison takes up to 50 us of CPU time."""
+NAMES_PER_TURN: Final = 50
+
+_log = logging.getLogger(__name__)
+
+
+class FetchMetadata(Protocol):
+    """`Cluster.metadata`: sends a request to any broker."""
+
+    async def __call__(
+        self, request: pb.MetadataRequest, *, timeout_s: float
+    ) -> pb.MetadataResponse: ...
 
 
 def topic_error(
@@ -46,47 +63,68 @@ def topic_error(
     return error_of(code, f"topic {name!r}", message)
 
 
-async def similar_topics(name: str, fetch: FetchMetadata) -> list[str]:
-    """Return the names of up to three topics that the caller may describe and whose names are similar to `name`.
+class MissingTopics:
+    """Makes the errors and warnings about topics that did not exist when a client named them.
 
-    The result is empty if no broker responds.
+    With `suggests`, the texts name similar topics. This costs the metadata of all topics, and tenths of a second of CPU
+    time in a cluster with thousands of topics.
     """
-    try:
-        response = await fetch(pb.MetadataRequest(all_topics=True))
-    except OdradekError:
-        return []
-    if len(response.topics) > NAMES_COMPARED_MAX:
-        return []
-    names = [t.name for t in response.topics if not (t.is_internal or t.error_code)]
-    return similar_to(name, [known for known in names if known != name], count_max=3)
 
+    def __init__(self, fetch: FetchMetadata, *, suggests: bool) -> None:
+        self.on_created: Callable[[str], object] = _log.warning
+        """Called with a sentence for the user when brokers have created a topic that this client named."""
+        self._fetch = fetch
+        self._suggests = suggests
+        self._created: dict[bytes, None] = {}  # the ids of topics that `note_creation` has named
 
-async def unknown_topic(
-    name: str, fetch: FetchMetadata, *, was_creation_requested: bool = False
-) -> UnknownTopic:
-    """Return the error for a topic that does not exist.
+    async def error(self, name: str, *, was_creation_requested: bool = False) -> UnknownTopic:
+        """Return the error for a topic that does not exist.
 
-    `was_creation_requested`: the brokers were asked to create the topic, and did not do so.
-    """
-    remedy = f"create it (`odradek topic create {name}`)"
-    if was_creation_requested:
-        remedy = (
-            "the brokers do not create it (auto.create.topics.enable of the cluster is false, or the right to create"
-            f" topics is missing): {remedy}"
+        `was_creation_requested`: the brokers were asked to create the topic, and did not do so.
+        """
+        remedy = f"create it (`odradek topic create {name}`)"
+        if was_creation_requested:
+            remedy = (
+                "the brokers do not create it (auto.create.topics.enable of the cluster is false, or the right to"
+                f" create topics is missing): {remedy}"
+            )
+        if similar := await self._similar_to(name):
+            hint = f"did you mean {' or '.join(map(repr, similar))}? If not, {remedy}"
+        else:
+            hint = f"{remedy}, or check the name"
+        return UnknownTopic(
+            f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, hint=hint
         )
-    if similar := await similar_topics(name, fetch):
-        hint = f"did you mean {' or '.join(map(repr, similar))}? If not, {remedy}"
-    else:
-        hint = f"{remedy}, or check the name"
-    return UnknownTopic(
-        f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, hint=hint
-    )
 
+    async def note_creation(self, topic: Topic) -> None:
+        """Tell the user, once for each topic, that the brokers created a topic because this client named it."""
+        if topic.topic_id in self._created:
+            return
+        if len(self._created) >= NOTED_MAX:
+            del self._created[next(iter(self._created))]
+        self._created[topic.topic_id] = None
+        count = len(topic.partitions)
+        partitions = "1 partition" if count == 1 else f"{count} partitions"
+        note = f"topic {topic.name!r} did not exist and was created with {partitions}"
+        if similar := await self._similar_to(topic.name):
+            note += f"; similar topics: {', '.join(map(repr, similar))}"
+        self.on_created(note)
 
-async def creation_note(name: str, partition_count: int, fetch: FetchMetadata) -> str:
-    """Return a sentence about a topic that the brokers created because a producer named it."""
-    partitions = "1 partition" if partition_count == 1 else f"{partition_count} partitions"
-    note = f"topic {name!r} did not exist and was created with {partitions}"
-    if similar := await similar_topics(name, fetch):
-        note += f"; similar topics: {', '.join(map(repr, similar))}"
-    return note
+    async def _similar_to(self, name: str) -> list[str]:
+        """Return the names of up to SIMILAR_MAX topics that the caller may describe and that are most similar to
+        `name`; [] if no broker responds within FETCH_S_MAX.
+
+        The names are compared in pieces, between which other tasks of the event loop can run.
+        """
+        if not self._suggests:
+            return []
+        try:
+            response = await self._fetch(pb.MetadataRequest(all_topics=True), timeout_s=FETCH_S_MAX)
+        except OdradekError:
+            return []
+        similar: list[str] = []
+        if len(response.topics) <= NAMES_COMPARED_MAX:
+            async for topics in slices_in_turns(response.topics, NAMES_PER_TURN):
+                names = [t.name for t in topics if not (t.is_internal or t.error_code)]
+                similar += similar_to(name, set(names) - {name}, count_max=SIMILAR_MAX)
+        return similar_to(name, similar, count_max=SIMILAR_MAX)

@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
-    """Log a warning if the block takes longer than WAIT_REPORT_S, with what it waits for and the reason. The warning is
-    repeated only for another reason, at most every WAIT_REPORT_S.
+    """Log a warning if the block takes longer than WAIT_REPORT_S, with what it waits for and the reason. Further
+    warnings follow if the reason changes, at most one each WAIT_REPORT_S.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()

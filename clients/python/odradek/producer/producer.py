@@ -165,8 +165,8 @@ class Producer:
         self._report_timer = loop.call_later(delay_s, self._report_waiting)
 
     def _report_waiting(self) -> None:
-        """Log why records are not acknowledged, if the oldest ones have waited longer than WAIT_REPORT_S, and look
-        again later. The warning is repeated only for another reason.
+        """Log a warning with the reason if the oldest pending records have waited longer than WAIT_REPORT_S. The check
+        is repeated while records are pending, and a further warning follows if the reason changes.
         """
         self._report_timer = None
         pending = self._accumulator.pending_batches()

@@ -465,8 +465,8 @@ class Sender:
         self.kick()
 
     def _note_outage(self) -> None:
-        """If no broker responds, make the errors of all brokers the reason why batches wait, because the error of the
-        leader alone would not say that the others fail, too.
+        """If no broker responds, record the errors of all brokers as the reason why batches wait. The leader's error
+        alone would not say that the other brokers fail, too.
         """
         if self._cluster.state is LinkState.DISCONNECTED:
             self._accumulator.note_outage(self._cluster.unavailable(None))

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek.testing.memory_transactions import (
-    SLOT_SEPARATOR,
     MemoryTask,
     MemoryTransaction,
     MemoryTransactions,
     identity_key,
 )
+from odradek_protocol.identity import SLOT_SEPARATOR
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import staged_write_service_pb2 as pb
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from odradek.partitions import TopicPartition
 from odradek.testing.memory_groups import MemoryGroups
 from odradek.testing.memory_log import MemoryTopic
+from odradek_protocol.identity import SLOT_SEPARATOR
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import read_header
 from odradek_protocol.records.errors import CorruptBatch
@@ -21,8 +22,6 @@ from odradek_protocol.rpc.v1 import group_service_pb2
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 EPOCH_MAX = 32_766
-SLOT_SEPARATOR = "\x1f"
-"""Separates the query's name from the number in the transactional id of a staged write's slot."""
 _NONE, _FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
 
 

@@ -27,9 +27,9 @@ from odradek_broker.transactions.messages import (
     SlotIdentity,
 )
 from odradek_broker.transactions.staged_steps import SLOTS_MAX
-from odradek_broker.transactions.transaction import NO_TIME, SLOT_SEPARATOR, TransactionalId
+from odradek_broker.transactions.transaction import NO_TIME, TransactionalId
 from odradek_broker.transactions.transaction_shard import TransactionShard
-from odradek_protocol.identity import BrokerId, ProducerEpoch, ProducerId
+from odradek_protocol.identity import SLOT_SEPARATOR, BrokerId, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import staged_write_service_pb2 as pb
 from odradek_protocol.rpc.v1 import staged_write_service_pb2_grpc as pb_grpc

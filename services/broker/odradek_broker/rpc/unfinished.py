@@ -106,10 +106,11 @@ class _Connection:
         self.delivered_bytes: float = 0  # bytes delivered since the last check
         self.held_bytes: float = -_HANDSHAKE_BYTES
         self.spared: dict[WatchedStream, None] = {}
-        """The streams that were not ended when others were, and that may hold a part of the bytes buffered then."""
-        self.freed_bytes_max: float = (
-            0  # bytes buffered then that the spared streams have not accounted for
-        )
+        """The streams that remained open when other streams of the connection were ended. Each of them may hold a part
+        of the bytes that were buffered at that time.
+        """
+        self.freed_bytes_max: float = 0
+        """The bytes that were buffered at that time, without those that spared streams have delivered since."""
         self.socket = SocketBytes(0, 0)
         self.seen_at_s: float | None = None
         self.streams: dict[WatchedStream, None] = {}
@@ -139,8 +140,9 @@ class _Connection:
         return stuck
 
     def account_for(self, stream: WatchedStream, size_bytes: int = 0) -> None:
-        """Record that a spared stream has received the message of `size_bytes` that was arriving when others ended, or
-        that it has ended too. After the last of them, the rest of the bytes buffered then is known to be freed.
+        """Record that a spared stream has received the message that was arriving when other streams were ended
+        (`size_bytes`), or that it has ended too. After the last spared stream, the rest of the bytes that were buffered
+        at that time is known to be freed.
         """
         if stream in self.spared:
             del self.spared[stream]
@@ -210,9 +212,8 @@ class UnfinishedMessages:
         stream = WatchedStream(connection, owner, now_s, end, window_bytes)
         connection.streams[stream] = None
         if connection.spared:
-            connection.spared[stream] = (
-                None  # its bytes may have arrived before its call began here
-            )
+            # The bytes of this stream may have arrived before its call began.
+            connection.spared[stream] = None
         connection.window_bytes += window_bytes
         return stream
 

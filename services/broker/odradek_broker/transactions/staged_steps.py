@@ -50,7 +50,6 @@ from odradek_broker.transactions.messages import (
 from odradek_broker.transactions.settings import TransactionSettings
 from odradek_broker.transactions.transaction import (
     NO_TIMEOUT_MS,
-    SLOT_SEPARATOR,
     EndedBy,
     Ledger,
     Staged,
@@ -66,7 +65,7 @@ from odradek_broker.transactions.transaction_table import (
     partitions_bytes,
     record_bytes,
 )
-from odradek_protocol.identity import NO_PRODUCER_ID, ProducerId
+from odradek_protocol.identity import NO_PRODUCER_ID, SLOT_SEPARATOR, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 TransactionStep: TypeAlias = Step[TransactionRecord]

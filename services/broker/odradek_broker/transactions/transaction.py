@@ -66,8 +66,6 @@ from odradek_protocol.identity import (
 
 TransactionalId = NewType("TransactionalId", str)
 NO_TIME: Final = -1
-SLOT_SEPARATOR: Final = "\x1f"
-"""Separates the name of the query and the number of the slot in the transactional id of a slot (staged_steps.py)."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
 """The timeout of a producer that takes part in a two-phase commit (KIP-939). Its transactions never time out."""
 

@@ -46,7 +46,6 @@ from odradek_broker.transactions.staged_steps import StagedSteps
 from odradek_broker.transactions.transaction import (
     MOVES,
     NO_TIMEOUT_MS,
-    SLOT_SEPARATOR,
     EndedBy,
     Transaction,
     TransactionalId,
@@ -56,7 +55,7 @@ from odradek_broker.transactions.transaction import (
     created,
 )
 from odradek_broker.transactions.transaction_table import TransactionTable
-from odradek_protocol.identity import NO_PRODUCER_ID, ProducerId
+from odradek_protocol.identity import NO_PRODUCER_ID, SLOT_SEPARATOR, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 TransactionStep: TypeAlias = Step[TransactionRecord]

@@ -16,7 +16,6 @@ from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import Resolution
 from odradek_broker.transactions.settings import TransactionSettings
 from odradek_broker.transactions.transaction import (
-    SLOT_SEPARATOR,
     Transaction,
     TransactionalId,
     TransactionPartition,
@@ -24,7 +23,13 @@ from odradek_broker.transactions.transaction import (
     TransactionStatus,
     assert_legal,
 )
-from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
+from odradek_protocol.identity import (
+    NO_PRODUCER_ID,
+    SLOT_SEPARATOR,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+)
 
 # How long the ledger and the slots of a batch write (a query with a single step) are kept after the step is complete.
 # Spark does not repeat a batch write after this time.

@@ -109,7 +109,9 @@ class CallerAccess(ClusterAccess):
         self.caller = caller
         self.transport = process.transport
         self.client = Client(
-            process.settings.bootstrap, transport=OnBehalfOf(process.transport, caller)
+            process.settings.bootstrap,
+            transport=OnBehalfOf(process.transport, caller),
+            suggests_topics=False,
         )
         self.producer = self.client.producer(
             acks="all",

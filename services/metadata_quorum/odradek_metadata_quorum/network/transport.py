@@ -59,7 +59,9 @@ class VoterNetwork:
         on_disconnected: Callable[[int], None],
         broker_addresses: BrokerAddresses = list,
     ) -> None:
-        """A client of brokers that connects to this listener is told the `broker_addresses`."""
+        """`broker_addresses` returns the addresses that a client of brokers is told if it connects to this listener by
+        mistake.
+        """
         self._settings = settings
         self._on_message = on_message
         self._on_connected = on_connected
