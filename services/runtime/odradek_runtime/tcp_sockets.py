@@ -7,6 +7,7 @@ arrived on a connection. The kernel reports both for all connections to a port w
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import struct
@@ -25,6 +26,8 @@ _ATTRIBUTES_AT: Final = 72  # attributes begin after a struct inet_diag_msg of t
 _BYTES_ACKED_AT: Final = 120  # offset in struct tcp_info; the received bytes follow
 _REPLY_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 5.0
+CLOSED_MAX: Final = 1_000
+"""The largest number of closed connections that `ClosedConnections.read` returns, so that it is quick in a flood."""
 _LOCAL_PORT_AT: Final = 4  # in a struct inet_diag_msg, which begins after the header
 _CLOSED_GROUPS: Final = 0b101  # SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY
 _SO_ATTACH_FILTER: Final = 26
@@ -89,17 +92,20 @@ class ClosedConnections:
             raise
 
     def read(self) -> list[ClosedConnection]:
-        """Return the connections that were closed since the last call."""
+        """Return the connections that were closed since the last call, at most CLOSED_MAX of them."""
         closed: list[ClosedConnection] = []
-        while True:
+        for _ in range(CLOSED_MAX):
             try:
                 message = self._kernel.recv(_REPLY_BYTES)[_HEADER.size :]
-            except BlockingIOError:
-                return closed
-            except OSError:  # ENOBUFS: the kernel has left out connections
-                continue
+            except OSError as error:
+                if (
+                    error.errno == errno.ENOBUFS
+                ):  # the kernel has left out connections, and continues
+                    continue
+                break  # there is no further report, or the kernel has no memory for one
             (local_port,) = struct.unpack_from(">H", message, _LOCAL_PORT_AT)
             closed.append(ClosedConnection(local_port, _connection(message, message[0])))
+        return closed
 
     def close(self) -> None:
         """Stop the kernel's reports."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -118,6 +119,23 @@ def test_the_kernel_reports_closed_connections_of_the_wanted_ports() -> None:
             found += [(at, c.host, c.port, c.received_bytes) for at, c in reports.read()]
         assert found == expected
         assert reports.read() == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
+def test_errors_of_the_kernel_do_not_hold_the_caller(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kernel:
+        def recv(self, size: int) -> bytes:
+            raise OSError(code, "simulated")
+
+        def close(self) -> None:
+            pass
+
+    reports = ClosedConnections([9092])
+    reports.close()
+    monkeypatch.setattr(reports, "_kernel", Kernel())
+    assert reports.read() == []
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -361,6 +362,30 @@ async def test_a_system_that_does_not_tell_is_named(
     watch.add_port(1)
     await watch.run()
     assert any("are not limited" in record.getMessage() for record in caplog.records)
+
+
+async def test_the_limits_remain_after_a_moment_without_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = iter([OSError(errno.EMFILE, "too many open files"), TimeoutError(), None])
+    listed = asyncio.Event()
+
+    def list_or_fail(port: int) -> list[Any]:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        loop.call_soon_threadsafe(listed.set)
+        return connections_to(port)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(unfinished, "connections_to", list_or_fail)
+    async with watched_server(connections_per_ip_max=1) as (server, _), asyncio.timeout(20):
+        await listed.wait()
+        host, port = server.endpoint.split(":")
+        async with raw_http2(host, int(port)), raw_http2(host, int(port)) as second:
+            while not second.is_closed:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+    warnings = [record for record in caplog.records if "are not limited" in record.getMessage()]
+    assert len(warnings) == 1
 
 
 class TestPlantedBugs:

@@ -116,7 +116,7 @@ class MissingTopics:
 
         The names are compared in pieces, between which other tasks of the event loop can run.
         """
-        if not self._suggests:
+        if not self._suggests or topic_name_error(name):
             return []
         try:
             response = await self._fetch(pb.MetadataRequest(all_topics=True), timeout_s=FETCH_S_MAX)

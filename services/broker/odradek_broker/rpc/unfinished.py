@@ -21,6 +21,7 @@ estimate were reset at once, a client could keep any number of bytes by giving u
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -50,6 +51,9 @@ FETCH_WINDOW_BYTES: Final = 64 << 10
 
 _LOOK_INTERVAL_S: Final = 0.2
 _BUSY_INTERVAL_S: Final = 0.05
+_TEMPORARY: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
+)
 _log = event_log(__name__)
 _audit = event_log("odradek_broker.audit")
 
@@ -301,8 +305,8 @@ class ConnectionWatch:
         self._ages[port] = {}
 
     async def run(self) -> None:
-        """Check the memory and the number of connections again and again, until this task is cancelled or the operating
-        system fails to list connections.
+        """Check the memory and the number of connections again and again, until this task is cancelled. The checks end
+        if the operating system does not support the list of connections.
         """
         try:
             self._closed = ClosedConnections(self._ports)
@@ -318,16 +322,25 @@ class ConnectionWatch:
                 self._closed.close()
 
     async def _check(self) -> None:
+        has_failed = False
         while True:
             try:
                 await self._look()
+                has_failed = False
             except OSError as error:
-                _log.warning(
-                    "gRPC connections cannot be listed; connections per address and unfinished"
-                    " messages are not limited any more",
-                    reason=str(error),
-                )
-                return
+                # Without a free descriptor, for example, the next attempt may succeed. A client that could end these
+                # checks by using up the descriptors would have no limits after that.
+                is_temporary = error.errno in _TEMPORARY or isinstance(error, TimeoutError)
+                if not has_failed:
+                    _log.warning(
+                        "gRPC connections cannot be listed; connections per address and unfinished"
+                        " messages are not limited",
+                        until="the next successful attempt" if is_temporary else "the restart",
+                        reason=str(error),
+                    )
+                has_failed = True
+                if not is_temporary:
+                    return
             is_busy = self._messages.total_bytes > 0
             await asyncio.sleep(_BUSY_INTERVAL_S if is_busy else _LOOK_INTERVAL_S)
 
