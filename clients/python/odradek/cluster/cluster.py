@@ -188,6 +188,9 @@ class Cluster:
             BrokersUnavailable: no broker responded within `timeout_s`.
         """
         self.start()
+        if (topic := self._known_topic(name, partition)) is not None:
+            self.watch_topics([name])
+            return topic
         if unknown_s_max is None:
             unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
         began_s = time.monotonic()
@@ -195,17 +198,8 @@ class Cluster:
         creates = False  # Whether the next request asks the brokers to create the topic.
         error: OdradekError | None = None  # The error for the topic in the last response.
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        awaited = f"the metadata of topic {name!r}"
-        with reported_wait(awaited, lambda: self.explain_waiting(error)):
-            while True:
-                if self.state is LinkState.CLOSED:
-                    raise ClientClosed("the client is closed")
-                topic = self.cache.topic(name)
-                if topic is not None and (partition is None or partition < len(topic.partitions)):
-                    self.watch_topics([name])
-                    if creates:
-                        await self.missing_topics.note_creation(topic)
-                    return topic
+        with reported_wait(f"the metadata of topic {name!r}", lambda: self.explain_waiting(error)):
+            while (topic := self._known_topic(name, partition)) is None:
                 waited_s = time.monotonic() - began_s
                 if waited_s >= timeout_s:
                     raise error or self.unavailable(waited_s)
@@ -233,6 +227,19 @@ class Cluster:
                         raise await self.missing_topics.error(name, was_creation_requested=creates)
                     raise error
                 await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
+        self.watch_topics([name])
+        if creates:
+            await self.missing_topics.note_creation(topic)
+        return topic
+
+    def _known_topic(self, name: str, partition: int | None) -> Topic | None:
+        """Return the topic if the cache has it, with this partition if one is given. Raises ClientClosed."""
+        if self.state is LinkState.CLOSED:
+            raise ClientClosed("the client is closed")
+        topic = self.cache.topic(name)
+        if topic is not None and partition is not None and partition >= len(topic.partitions):
+            return None
+        return topic
 
     async def fetch_topics(self, names: Iterable[str], *, timeout_s: float) -> None:
         """Request the metadata of those topics that are not in the cache, in a few requests, and watch all these

@@ -260,7 +260,7 @@ class GroupMembership:
         if not topics:
             return
         await self._cluster.fetch_topics(topics, timeout_s=CALL_S_MAX)
-        for name in topics:
+        async for name in in_turns(topics):
             topic = self._cluster.cache.topic(name)
             self._subscribed[name] = (
                 (b"", 0) if topic is None else (topic.topic_id, len(topic.partitions))
@@ -385,7 +385,10 @@ class GroupMembership:
         offset starts at EARLIEST if it did not exist when this member subscribed to its topic, so that no record of it
         is missed.
         """
-        for name, topic_id in sorted({name.topic: target[name] for name in names}.items()):
+        ids: dict[str, bytes] = {}
+        async for partition in in_turns(names):
+            ids[partition.topic] = target[partition]
+        async for name, topic_id in in_turns(sorted(ids.items())):
             topic = await self._cluster.topic(name, timeout_s=_TOPIC_S)
             if topic.topic_id != topic_id:
                 self._cluster.refresh_soon()
@@ -398,7 +401,6 @@ class GroupMembership:
             is_by_pattern = self.options.pattern is not None and name not in self._topics
             if topic.is_internal and is_by_pattern and self.options.exclude_internal_topics:
                 self._excluded.add(name)
-        await asyncio.sleep(0)
         committed = await self._offsets.committed(self._readable(names))
         return {
             name: EARLIEST if offset is None else offset

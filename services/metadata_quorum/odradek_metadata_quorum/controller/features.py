@@ -119,7 +119,9 @@ def _unable(work: Workspace, name: str, level: int) -> list[str]:
     for controller_id in work.settings.voters:
         features = registered_features(work, controller_id)
         if features is None:
-            unable.append(f"controller {controller_id} (it has not registered)")
+            unable.append(
+                f"controller {controller_id} (it has not registered; a new release does so within 2 s)"
+            )
         elif (highest := highest_supported(features, name)) < level:
             unable.append(f"controller {controller_id} (up to {highest})")
     for broker in work.image.brokers.values():
