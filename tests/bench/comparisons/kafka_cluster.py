@@ -167,7 +167,7 @@ def _properties(
         "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT\n"
         "sasl.enabled.mechanisms=SCRAM-SHA-256\n"
         f"listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config={scram}\n"
-        f"log.dirs={data}\nnum.partitions=1\n"
+        f"log.dirs={data}\nnum.partitions=1\nlog.segment.delete.delay.ms=1000\n"
         f"default.replication.factor={replicas}\nmin.insync.replicas={in_sync}\n"
         f"offsets.topic.replication.factor={replicas}\n"
         f"transaction.state.log.replication.factor={replicas}\n"

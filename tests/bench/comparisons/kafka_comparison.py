@@ -4,7 +4,9 @@ side that begins alternates.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -38,6 +40,8 @@ PRODUCE_CPU_S_PER_GB_MAX: Final = 2.2
 FETCH_CPU_S_PER_GB_MAX: Final = 0.45
 REPLICATED_CPU_S_PER_GB_MAX: Final = 8.0
 REQUEST_CPU_RATIO_MAX: Final = 1.0
+DELETION_S_MAX: Final = 60.0
+REMNANT_BYTES_MAX: Final = 10 * 1024 * 1024
 Cluster = KafkaCluster | OdradekCluster
 Pairs = list[tuple[float, float]]
 
@@ -78,6 +82,7 @@ class Comparison:
         pairs: int,
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
+        self._directory = directory
         self._nodes = nodes
         self._pairs = pairs
         self._tell = tell
@@ -305,6 +310,7 @@ class Comparison:
         return self.sides if pair % 2 else self.sides[::-1]
 
     def _produce_and_consume(self, side: Cluster, size: int, records: int) -> dict[str, Any]:
+        bytes_before = allocated_bytes(self._directory / side.name)
         topic = self._create(side)
         results = {}
         for what in ("produce", "consume"):
@@ -319,6 +325,13 @@ class Comparison:
             results[what] = result
         admin = AdminClient({"bootstrap.servers": side.bootstrap})
         admin.delete_topics([topic], request_timeout=30)[topic].result(30)
+        # Both sides then begin with the same free memory. A page that a virtual machine has not used yet costs
+        # many times more than one of a deleted file, so who writes next to deleted files would have an advantage.
+        deadline_s = time.monotonic() + DELETION_S_MAX
+        while allocated_bytes(self._directory / side.name) > bytes_before + REMNANT_BYTES_MAX:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{side.name} has not deleted the files of {topic}")
+            time.sleep(0.1)
         return results
 
     def _create(self, side: Cluster) -> str:
@@ -329,10 +342,21 @@ class Comparison:
             topic,
             num_partitions=1,
             replication_factor=self._nodes,
-            config={"file.delete.delay.ms": "1000"},  # otherwise deleted segments fill the disk
+            # Odradek obeys the topic's value when it deletes the topic, Apache Kafka the broker's value.
+            config={"file.delete.delay.ms": "1000"},
         )
         admin.create_topics([new], request_timeout=30)[topic].result(30)
         return topic
+
+
+def allocated_bytes(directory: Path) -> int:
+    """Return the disk space of all files below a directory that other processes write to meanwhile."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                total += os.stat(os.path.join(folder, name)).st_blocks * 512
+    return total
 
 
 def start_row(waits_s: list[dict[str, float]]) -> Row:
