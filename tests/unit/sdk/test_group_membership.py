@@ -12,6 +12,7 @@ from odradek import TopicPartition
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.metadata_cache import MetadataCache, Partition, Topic
 from odradek.cluster.transport import Method
+from odradek.cluster.wait_report import NoteError
 from odradek.consumer.group_membership import GroupMembership
 from odradek.consumer.options import GroupOptions
 from odradek.errors import AuthorizationFailed, MemberFenced, OdradekError
@@ -62,7 +63,12 @@ class Coordinator:
     def refresh_soon(self) -> None:
         """Do nothing, because the metadata is always current."""
 
-    async def call_any(self, method: Method[Any, Any], request: Any, *, timeout_s: float) -> Any:
+    def explain_waiting(self, error: OdradekError | None) -> str:
+        return str(error)
+
+    async def call_any(
+        self, method: Method[Any, Any], request: Any, *, timeout_s: float, note_error: NoteError
+    ) -> Any:
         await asyncio.sleep(0)
         answer = getattr(self, f"_{method.name}")
         return await answer(request)

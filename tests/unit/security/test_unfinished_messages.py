@@ -364,10 +364,17 @@ async def test_a_system_that_does_not_tell_is_named(
     assert any("are not limited" in record.getMessage() for record in caplog.records)
 
 
-async def test_the_limits_remain_after_a_moment_without_descriptors(
+async def test_the_limits_remain_after_a_moment_without_descriptors_and_threads(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures = iter([OSError(errno.EMFILE, "too many open files"), TimeoutError(), None])
+    failures = iter(
+        [
+            OSError(errno.EMFILE, "too many open files"),
+            TimeoutError(),
+            RuntimeError("can't start new thread"),
+            None,
+        ]
+    )
     listed = asyncio.Event()
 
     def list_or_fail(port: int) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.transport import Method
+from odradek.cluster.wait_report import reported_call
 from odradek.errors import error_code, error_of
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -77,25 +78,33 @@ class AdminCalls:
 
         `codes` returns the error codes in a response. The request is repeated while all of these codes mean that a
         coordinator or leader is changing. Without an active controller, brokers respond with a gRPC status instead, and
-        `Cluster.call_any` repeats the request.
+        `Cluster.call_any` repeats the request. If the response takes long, a warning with the reason is logged.
         """
-        if endpoint:
-            transport = self._cluster.transport
-            return await transport.call(endpoint, method, request, timeout_s=self._timeout_s)
-        deadline_s = time.monotonic() + self._timeout_s
-        backoff = Backoff(first_ms=20, most_ms=500)
-        attempts = 0
-        while True:
-            remaining_s = max(0.01, deadline_s - time.monotonic())
-            response = await self._cluster.call_any(
-                method, request, timeout_s=remaining_s, attempt_s=remaining_s
-            )
-            attempts += 1
-            pause_s = backoff.after(attempts, random.random()) / 1000
-            is_settled = codes is None or not _are_unsettled(codes(response))
-            if is_settled or time.monotonic() + pause_s >= deadline_s:
-                return response
-            await asyncio.sleep(pause_s)
+        cluster, what = self._cluster, f"the response to {method.name}"
+        with reported_call(what, cluster.explain_waiting) as note_error:
+            if endpoint:
+                return await cluster.transport.call(
+                    endpoint, method, request, timeout_s=self._timeout_s
+                )
+            deadline_s = time.monotonic() + self._timeout_s
+            backoff = Backoff(first_ms=20, most_ms=500)
+            attempts = 0
+            while True:
+                remaining_s = max(0.01, deadline_s - time.monotonic())
+                response = await cluster.call_any(
+                    method,
+                    request,
+                    timeout_s=remaining_s,
+                    attempt_s=remaining_s,
+                    note_error=note_error,
+                )
+                attempts += 1
+                pause_s = backoff.after(attempts, random.random()) / 1000
+                unsettled = None if codes is None else _unsettled_code(codes(response))
+                if unsettled is None or time.monotonic() + pause_s >= deadline_s:
+                    return response
+                note_error(error_of(unsettled, method.name))
+                await asyncio.sleep(pause_s)
 
     async def change(self, method: Method[Any, C], request: Any) -> C:
         """Send a request that changes metadata. Metadata that this client reads afterwards includes the change."""
@@ -105,7 +114,9 @@ class AdminCalls:
 
     async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         """Read metadata from any broker whose metadata includes the changes that this client has made."""
-        return await self._cluster.metadata(request, timeout_s=self._timeout_s)
+        cluster = self._cluster
+        with reported_call("the cluster's metadata", cluster.explain_waiting) as note_error:
+            return await cluster.metadata(request, timeout_s=self._timeout_s, note_error=note_error)
 
     async def topic(self, name: str) -> pb.TopicInfo:
         """Read the metadata of one topic.
@@ -153,6 +164,7 @@ def check_all(subjects: Sequence[str], results: Sequence[ItemResult], others: st
     check(code, f"{count}{rest}", "; ".join(reasons))
 
 
-def _are_unsettled(codes: Iterable[int]) -> bool:
+def _unsettled_code(codes: Iterable[int]) -> ErrorCode | None:
+    """Return one of the codes if all of them mean that a coordinator or leader is changing; None otherwise."""
     received = {error_code(code) for code in set(codes)}
-    return bool(received) and all(code in _UNSETTLED for code in received)
+    return min(received) if received and received <= _UNSETTLED else None

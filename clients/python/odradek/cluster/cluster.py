@@ -29,7 +29,7 @@ from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.cluster.topic_errors import MissingTopics, topic_error
 from odradek.cluster.transport import Method, Stream, Transport
 from odradek.cluster.turns import run_in_turns
-from odradek.cluster.wait_report import reported_wait
+from odradek.cluster.wait_report import NoteError, reported_wait
 from odradek.errors import (
     AdvertisedNameUnresolvable,
     AuthenticationFailed,
@@ -278,7 +278,7 @@ class Cluster:
         self._metadata_offset_min = max(self._metadata_offset_min, metadata_offset)
 
     async def metadata(
-        self, request: pb.MetadataRequest, *, timeout_s: float
+        self, request: pb.MetadataRequest, *, timeout_s: float, note_error: NoteError | None = None
     ) -> pb.MetadataResponse:
         """Request metadata that includes the changes that this client has made (`require_metadata`).
 
@@ -293,7 +293,9 @@ class Cluster:
         attempts = 0
         while True:
             remaining_s = max(0.01, deadline_s - time.monotonic())
-            response = await self.call_any(METADATA, request, timeout_s=remaining_s)
+            response = await self.call_any(
+                METADATA, request, timeout_s=remaining_s, note_error=note_error
+            )
             if response.metadata_offset >= required:
                 return response
             attempts += 1
@@ -313,9 +315,10 @@ class Cluster:
         timeout_s: float,
         attempt_s: float = CALL_S_MAX,
         first: int | None = None,
+        note_error: NoteError | None = None,
     ) -> R:
         """Call one broker after another until one responds or `timeout_s` has passed. If `first` is given, the first
-        attempt goes to the broker with this id.
+        attempt goes to the broker with this id. `note_error` gets the error so far after each failed attempt.
 
         The request may be executed twice, because an attempt is repeated if its response is lost or takes longer than
         `attempt_s`.
@@ -329,6 +332,15 @@ class Cluster:
         errors: dict[str, OdradekError] = {}
         last_error: OdradekError | None = None
         rounds = 0
+
+        def failure(waited_s: float | None) -> OdradekError:
+            if isinstance(last_error, NoActiveController | RequestTimedOut):
+                return last_error  # Brokers responded, so BrokersUnavailable would be misleading.
+            tried = list(errors) or self._candidates()
+            return BrokersUnavailable(
+                tried=tried, errors=errors, last_error=last_error, waited_s=waited_s
+            )
+
         while True:
             for endpoint in self._candidates(first):
                 remaining_s = deadline_s - time.monotonic()
@@ -351,20 +363,14 @@ class Cluster:
                     )
                     if not is_cut_short or endpoint not in errors:
                         errors[endpoint] = explained
+                    if note_error is not None:
+                        note_error(failure(None))
             if isinstance(last_error, WrongListener) and self._endpoints() <= set(errors):
                 raise last_error
             rounds += 1
             pause_s = self._backoff.after(rounds, random.random()) / 1000
             if time.monotonic() + pause_s >= deadline_s:
-                if isinstance(last_error, NoActiveController | RequestTimedOut):
-                    # Brokers responded, so BrokersUnavailable would be misleading.
-                    raise last_error
-                raise BrokersUnavailable(
-                    tried=list(errors) or self._candidates(),
-                    errors=errors,
-                    last_error=last_error,
-                    waited_s=timeout_s,
-                )
+                raise failure(timeout_s)
             await asyncio.sleep(pause_s)
 
     def explained(self, error: OdradekError) -> OdradekError:
@@ -388,9 +394,9 @@ class Cluster:
 
     def explain_waiting(self, error: OdradekError | None) -> str:
         """Return, in words for a user, why a call still waits. `error` is the error of its last attempt."""
-        if self.state is not LinkState.CONNECTED:
-            return str(self.unavailable(None))
-        return str(error or "connected, but the request has no response yet")
+        if self.state is LinkState.CONNECTED or (error is not None and not self._failures):
+            return str(error or "connected, but the request has no response yet")
+        return str(self.unavailable(None))
 
     async def _watch_for_ever(self) -> None:
         failures = 0

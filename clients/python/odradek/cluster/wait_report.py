@@ -8,8 +8,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from odradek.errors import OdradekError
+
 WAIT_REPORT_S: Final = 3.0
 """After this time, a call that still waits logs why."""
+
+NoteError = Callable[[OdradekError], None]
+"""Takes the error of each attempt of a call that is repeated."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +43,21 @@ def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextlib.contextmanager
+def reported_call(what: str, explain: Callable[[OdradekError | None], str]) -> Iterator[NoteError]:
+    """Log a warning if the block takes longer than WAIT_REPORT_S, as `reported_wait` does. The block gets a function to
+    which it passes the error of each attempt; `explain` returns the reason for the last error (None: no error yet).
+    """
+    last_error: OdradekError | None = None
+
+    def note(error: OdradekError) -> None:
+        nonlocal last_error
+        last_error = error
+
+    with reported_wait(what, lambda: explain(last_error)):
+        yield note
 
 
 def log_wait(what: str, waited_s: float, reason: str) -> None:

@@ -31,6 +31,7 @@ from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.methods import GROUP_HEARTBEAT
 from odradek.cluster.turns import in_turns
+from odradek.cluster.wait_report import reported_call
 from odradek.consumer.group_offsets import (
     CALL_S_MAX,
     COORDINATOR_MOVES,
@@ -196,7 +197,11 @@ class GroupMembership:
     async def _leave(self, timeout_s: float) -> None:
         static = self.options.instance_id is not None
         request = self._request(_LEAVE_STATIC if static else _LEAVE)
-        await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=timeout_s)
+        what = f"group {self.options.group!r} to confirm that this member left"
+        with reported_call(what, self._cluster.explain_waiting) as note_error:
+            await self._cluster.call_any(
+                GROUP_HEARTBEAT, request, timeout_s=timeout_s, note_error=note_error
+            )
 
     async def _heartbeat(self) -> None:
         backoff = Backoff(first_ms=100, most_ms=2_000)
@@ -204,11 +209,18 @@ class GroupMembership:
         while True:
             await self._encode_owned()
             self._is_join_under_way = self.member_epoch == _JOIN
+            what = "to accept this member" if self._is_join_under_way else "to answer a heartbeat"
             try:
-                await self._note_topics()
-                response = await self._cluster.call_any(
-                    GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=CALL_S_MAX
-                )
+                with reported_call(
+                    f"group {self.options.group!r} {what}", self._cluster.explain_waiting
+                ) as note_error:
+                    await self._note_topics()
+                    response = await self._cluster.call_any(
+                        GROUP_HEARTBEAT,
+                        self._request(self.member_epoch),
+                        timeout_s=CALL_S_MAX,
+                        note_error=note_error,
+                    )
                 code = error_code(response.error_code)
             except _HOPELESS as error:
                 await self._stop_refused(error)

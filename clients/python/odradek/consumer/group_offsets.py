@@ -12,6 +12,7 @@ from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.methods import GROUP_COMMIT, GROUP_FETCH
 from odradek.cluster.turns import in_turns
+from odradek.cluster.wait_report import NoteError, reported_call
 from odradek.errors import MemberFenced, error_code, error_of
 from odradek.partitions import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -91,16 +92,20 @@ class GroupOffsets:
 
         removal_count = member.removal_count
 
-        async def attempt() -> tuple[pb.CommitOffsetsResponse, bool]:
+        async def attempt() -> tuple[pb.CommitOffsetsResponse, ErrorCode | None]:
             if member.removal_count != removal_count:
                 raise MemberFenced(f"the group {self._group!r} removed this member before a commit")
             request.member_id, request.member_epoch = member.member_id, member.member_epoch
-            response = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=CALL_S_MAX)
+            response = await self._cluster.call_any(
+                GROUP_COMMIT, request, timeout_s=CALL_S_MAX, note_error=note_error
+            )
             code = error_code(response.error_code)
             is_stale = code is ErrorCode.STALE_MEMBER_EPOCH and member.is_active
-            return response, is_stale or code in COORDINATOR_MOVES
+            return response, code if is_stale or code in COORDINATOR_MOVES else None
 
-        response = await _patiently(attempt)
+        what = f"a commit of group {self._group!r}"
+        with reported_call(what, self._cluster.explain_waiting) as note_error:
+            response = await _patiently(attempt, what, note_error)
         if response.error_code:
             raise error_of(response.error_code, f"commit of group {self._group!r}")
         async for result in in_turns(response.offsets):
@@ -120,16 +125,22 @@ class GroupOffsets:
             require_stable=True,
         )
 
-        async def attempt() -> tuple[pb.FetchOffsetsResponse, bool]:
-            response = await self._cluster.call_any(GROUP_FETCH, request, timeout_s=CALL_S_MAX)
-            moves = error_code(response.error_code) in COORDINATOR_MOVES
-            return response, moves or _is_unstable(response)
+        async def attempt() -> tuple[pb.FetchOffsetsResponse, ErrorCode | None]:
+            response = await self._cluster.call_any(
+                GROUP_FETCH, request, timeout_s=CALL_S_MAX, note_error=note_error
+            )
+            code = error_code(response.error_code)
+            if code in COORDINATOR_MOVES:
+                return response, code
+            return response, ErrorCode.UNSTABLE_OFFSET_COMMIT if _is_unstable(response) else None
 
-        response = await _patiently(attempt)
-        # An earlier owner of a partition may have died during a transaction. The wait ends with the transaction's
-        # timeout.
-        while _is_unstable(response):
-            response = await _patiently(attempt)
+        what = f"the committed offsets of group {self._group!r}"
+        with reported_call(what, self._cluster.explain_waiting) as note_error:
+            response = await _patiently(attempt, what, note_error)
+            # An earlier owner of a partition may have died during a transaction. The wait ends with the transaction's
+            # timeout.
+            while _is_unstable(response):
+                response = await _patiently(attempt, what, note_error)
         if response.error_code:
             raise error_of(response.error_code, f"offsets of group {self._group!r}")
         return {
@@ -144,14 +155,21 @@ def _is_unstable(response: pb.FetchOffsetsResponse) -> bool:
     return any(result.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT for result in response.offsets)
 
 
-async def _patiently(attempt: Callable[[], Awaitable[tuple[R, bool]]]) -> R:
-    """Repeat a call while its error is transient, for at most PATIENCE_S, and return the last response."""
+async def _patiently(
+    attempt: Callable[[], Awaitable[tuple[R, ErrorCode | None]]],
+    what: str,
+    note_error: NoteError,
+) -> R:
+    """Repeat a call while its error is transient, for at most PATIENCE_S, and return the last response. `attempt`
+    returns a response with its transient error code, or with None.
+    """
     backoff = Backoff(first_ms=50, most_ms=1_000)
     failures, deadline_s = 0, time.monotonic() + PATIENCE_S
     while True:
-        response, is_transient = await attempt()
-        if not is_transient or time.monotonic() > deadline_s:
+        response, transient = await attempt()
+        if transient is None or time.monotonic() > deadline_s:
             return response
+        note_error(error_of(transient, what))
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
 

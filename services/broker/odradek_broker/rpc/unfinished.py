@@ -264,6 +264,13 @@ class UnfinishedMessages:
         return ended
 
 
+def _is_temporary(error: OSError | RuntimeError) -> bool:
+    # `asyncio.to_thread` raises RuntimeError when no thread can be started.
+    return not isinstance(error, OSError) or (
+        error.errno in _TEMPORARY or isinstance(error, TimeoutError)
+    )
+
+
 def _owner_of(peer: Peer, connection: _Connection) -> str:
     """Return the owner against whose limit a connection counts: the caller of its streams, or the address if the
     streams have several callers.
@@ -327,10 +334,10 @@ class ConnectionWatch:
             try:
                 await self._look()
                 has_failed = False
-            except OSError as error:
-                # Without a free descriptor, for example, the next attempt may succeed. A client that could end these
-                # checks by using up the descriptors would have no limits after that.
-                is_temporary = error.errno in _TEMPORARY or isinstance(error, TimeoutError)
+            except (OSError, RuntimeError) as error:
+                # Without a free descriptor or a thread, for example, the next attempt may succeed. A client that could
+                # end these checks by using up the descriptors would have no limits after that.
+                is_temporary = _is_temporary(error)
                 if not has_failed:
                     _log.warning(
                         "gRPC connections cannot be listed; connections per address and unfinished"

@@ -1,0 +1,119 @@
+"""Admin calls, group members and commits that wait for long log why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from google.protobuf.message import Message
+
+from odradek import GroupOptions
+from odradek.admin.admin import Admin
+from odradek.errors import BrokersUnavailable
+from odradek.testing import MemoryCluster
+from odradek.testing.memory_broker import GROUP_CALLS
+from odradek.testing.memory_state import MemoryState
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import group_service_pb2 as pb
+
+UNREACHABLE = "memory-1:9090 (connection refused)"
+
+
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.WAIT_REPORT_S", 0.1)
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.message.startswith("Waiting for")]
+
+
+def respond_first(monkeypatch: pytest.MonkeyPatch, method: str, responses: list[Message]) -> None:
+    """Let brokers respond to the first calls of a group method with these responses."""
+    kind, handler = GROUP_CALLS[method]
+
+    def respond(cluster: MemoryState, broker_id: int, request: Message) -> Message:
+        return responses.pop() if responses else handler(cluster, broker_id, request)
+
+    monkeypatch.setitem(GROUP_CALLS, method, (kind, respond))
+
+
+async def logged_wait(caplog: pytest.LogCaptureFixture) -> str:
+    """Wait until a wait was logged, and return the message."""
+    async with asyncio.timeout(30):
+        while not waits(caplog):  # noqa: ASYNC110 - a log record sets no event
+            await asyncio.sleep(0.01)
+    return waits(caplog)[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda admin: admin.create_topic("orders"), "the response to CreateTopics"),
+        (lambda admin: admin.list_topics(), "the cluster's metadata"),
+    ],
+)
+async def test_an_admin_call_without_any_reachable_broker_logs_why_it_waits(
+    call: Callable[[Admin], Awaitable[object]], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    cluster.kill(1)
+    async with cluster.client() as client:
+        with pytest.raises(BrokersUnavailable):
+            await call(Admin(cluster=client._cluster, timeout_s=0.5))
+    assert waits(caplog)[0].startswith(f"Waiting for {what}, for 0 s so far: no broker")
+    assert UNREACHABLE in waits(caplog)[0]
+
+
+async def test_an_admin_call_whose_coordinator_is_loading_logs_this(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    loading = pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    respond_first(monkeypatch, "ListGroups", [loading] * 6)
+    async with cluster.client() as client:
+        await client.admin.list_groups()
+    assert waits(caplog)[0].startswith("Waiting for the response to ListGroups, for 0 s so far: ")
+    assert "coordinator load in progress" in waits(caplog)[0]
+
+
+async def test_a_quick_admin_call_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with MemoryCluster(brokers=1).client() as client:
+        await client.admin.create_topic("orders")
+    assert waits(caplog) == []
+
+
+async def test_a_consumer_that_cannot_join_its_group_logs_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("orders")
+    async with cluster.client() as client:
+        await client.connect(30)
+        cluster.kill(1, elect=False)
+        async with client.consumer("orders", group="billing"):
+            warning = await logged_wait(caplog)
+            cluster.start(1)
+    assert warning.startswith("Waiting for group 'billing' to accept this member, for 0 s so far: ")
+    assert UNREACHABLE in warning
+
+
+async def test_a_commit_during_a_move_of_the_coordinator_logs_the_reason(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("orders")
+    moved = pb.CommitOffsetsResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    options = GroupOptions(group="billing", auto_commit=False)
+    async with cluster.client() as client, client.producer() as producer:
+        await producer.send_and_wait("orders", b"1")
+        async with client.consumer(
+            "orders", group=options, auto_offset_reset="earliest"
+        ) as consumer:
+            await anext(consumer)
+            respond_first(monkeypatch, "CommitOffsets", [moved] * 4)
+            await consumer.commit()
+    assert waits(caplog)[0].startswith(
+        "Waiting for a commit of group 'billing', for 0 s so far: a commit of group 'billing': "
+    )
