@@ -35,7 +35,7 @@ class OdradekDataSource(DataSource):
 
         super().__init__(options)
         # Readers in other processes come from pickled instances, so they do not repeat the warning. For a sink, Spark
-        # makes an instance in two processes, so `_checked` logs its warning.
+        # makes an instance in each of two processes, so `_checked` logs the warning in one of them.
         if is_source(options):
             warn_without_effect(options)
 
@@ -94,9 +94,9 @@ class OdradekDataSource(DataSource):
     def _checked(self, options: SinkOptions) -> SinkOptions:
         """Return the options of a sink after a check of its cluster and topic.
 
-        Spark first calls a new data source for the writer whose tasks it starts. It later unpickles the data source and
-        calls it for another writer, which commits or aborts the batch. That writer is not checked, because a failed
-        check would prevent the commit.
+        Spark first gets a writer from a new data source, and starts this writer's tasks. Later it unpickles the data
+        source and gets another writer from it, which commits or aborts the batch. The options of that writer are not
+        checked, because a failed check would prevent the commit.
         """
         from pyspark_odradek.delivery import check_target
         from pyspark_odradek.option_names import warn_without_effect

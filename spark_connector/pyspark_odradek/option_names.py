@@ -112,7 +112,7 @@ _OF_SPARK: Final = frozenset(
 )
 """Options of Spark and of its other sources, which programs also pass to this one."""
 _COUNTERPARTS: Final = {"topic": "subscribe", "subscribe": "topic"}
-"""The options of source and sink that mean the same on the other side."""
+"""For an option of the source, the option of the sink with the same meaning, and the reverse."""
 
 
 def refuse_misspelt(options: Iterable[str], role: Role) -> None:
@@ -126,7 +126,8 @@ def refuse_misspelt(options: Iterable[str], role: Role) -> None:
         if _is_accepted(name, prefix):
             continue
         meant = _meant(name, prefix, role)
-        # Which options a login has is checked with the login, because Kafka's clients ignore them without one.
+        # Unknown names that begin with "sasl." are accepted here. They are checked with the login, because Kafka's
+        # clients ignore them if there is no login.
         if meant is not None or (prefix and not name.startswith("sasl.")):
             problem = "." if meant is None else f"; did you mean {meant}?"
             raise ValueError(

@@ -287,7 +287,8 @@ def _bound(by_name: Mapping[str, str], which: str, default: Anchor) -> Bound:
     if text.lower() in anchors:
         return Anchor(text.lower())
     if not text.startswith("{"):
-        # A stream may start at both; a batch starts only at the earliest, and ends only at the latest (_check_batch).
+        # A stream may start at the earliest or the latest offset. A batch may start only at the earliest, which
+        # `_check_batch` checks, and may end only at the latest.
         allowed = anchors if which == "starting" else [Anchor.LATEST.value]
         raise ValueError(
             f"option {which}Offsets is {text!r}; allowed: {', '.join(allowed)}, or offsets as JSON"

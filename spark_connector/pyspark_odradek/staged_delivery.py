@@ -132,8 +132,8 @@ class ExactlyOnce:
                 link.reach(ABORT_REACH_S_MAX)
             except (OdradekError, TimeoutError) as error:
                 _log.warning(
-                    "Batch %d was not aborted. No task reported prepared rows, and the cluster aborts the others when"
-                    " their leases expire: %s",
+                    "Batch %d was not aborted, because the cluster did not respond: %s. The cluster aborts the rows of"
+                    " its tasks when their leases or preparedTimeoutMs expire",
                     batch_id,
                     error,
                 )

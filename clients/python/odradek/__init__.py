@@ -1,5 +1,5 @@
-"""The Python SDK of Odradek: a producer, a consumer and an admin, over gRPC. This program needs the topic `greetings`
-(`odradek topic create greetings`):
+"""The Python SDK of Odradek: a producer, a consumer and an admin, over gRPC. The following program needs the topic
+`greetings` (`odradek topic create greetings`):
 
     async with odradek.Client("localhost:9090") as client:
         async with client.producer() as producer:

@@ -33,8 +33,9 @@ class Client:
     the client by a name and password, or by a signed token. `on_state` is called with the new `LinkState` at each
     change.
 
-    `suggests_topics`: errors about topics that do not exist name similar ones. To find them costs the metadata of all
-    topics and up to a quarter of a second of CPU time. Programs that look up topics for other programs turn it off.
+    `suggests_topics`: errors about topics that do not exist name similar ones. To find them, the client requests the
+    metadata of all topics and uses up to a quarter of a second of CPU time. Pass False in a server that acts for many
+    clients, such as a gateway.
     """
 
     def __init__(

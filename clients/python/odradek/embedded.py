@@ -82,8 +82,8 @@ class ChildProcess:
         return self._ready.is_set() and self.is_running
 
     def user_pids(self) -> list[int]:
-        """Return the ids of the processes that a user started with `command`. The list is empty while this program's
-        own process runs, because a second one cannot use the same data directory and ports.
+        """Return the ids of the processes that a user started with `command`. The list is empty while the child process
+        of this program runs, because a second process cannot use the same data directory and ports.
         """
         if self._process is None or self.is_running:
             return []
@@ -566,8 +566,8 @@ def _processes_of(name: str) -> list[Process]:
 def _usual_ports(plan: ClusterPlan) -> list[int]:
     """Return the default ports, in the order in which they are assigned to processes.
 
-    The first broker and the first controller use the default ports of `odradek broker` and `odradek quorum`, and ports
-    for metrics beside them.
+    The first broker and the first controller use the default ports of `odradek broker` and `odradek quorum`, and 9097
+    and 9096 for their metrics.
     """
     controllers = [9090 + 10 * i + port for i in range(plan.controllers) for port in (5, 4, 6)]
     brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 7)]

@@ -1,6 +1,6 @@
 """Chooses free ports on loopback for the processes of a cluster.
 
-Another program could bind a chosen port before the process that it is for listens on it. Programs that start clusters
+Another program could bind a chosen port before the cluster's process listens on this port. Programs that start clusters
 at the same time therefore choose ports from separate blocks. A block belongs to the program that has bound its first
 port, which is used for nothing else.
 """

@@ -203,7 +203,7 @@ class BrokerProcess:
         )
         self._metrics.extra.append(self._kafka.counters.families)
         self._metrics.extra.append(self._grpc.calls.families)
-        self._metrics.extra.append(self._grpc.silent.families)
+        self._metrics.extra.append(self._grpc.without_call.families)
         self._metrics.extra.append(self._logins.families)
         self._metrics.extra.append(self._broker.transactions.coordinator.metrics.families)
         certificates = {

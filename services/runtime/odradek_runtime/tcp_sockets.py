@@ -27,7 +27,9 @@ _BYTES_ACKED_AT: Final = 120  # offset in struct tcp_info; the received bytes fo
 _REPLY_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 5.0
 CLOSED_MAX: Final = 1_000
-"""The largest number of closed connections that `ClosedConnections.read` returns, so that it is quick in a flood."""
+"""The largest number of closed connections that `ClosedConnections.read` returns, so that one call stays short even if
+many connections are closed at the same time.
+"""
 _LOCAL_PORT_AT: Final = 4  # in a struct inet_diag_msg, which begins after the header
 _CLOSED_GROUPS: Final = 0b101  # SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY
 _SO_ATTACH_FILTER: Final = 26

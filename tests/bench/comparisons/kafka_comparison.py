@@ -325,8 +325,9 @@ class Comparison:
             results[what] = result
         admin = AdminClient({"bootstrap.servers": side.bootstrap})
         admin.delete_topics([topic], request_timeout=30)[topic].result(30)
-        # Both sides then begin with the same free memory. A page that a virtual machine has not used yet costs
-        # many times more than one of a deleted file, so who writes next to deleted files would have an advantage.
+        # Both sides then begin with the same free memory. A page that a virtual machine has not used yet costs many
+        # times more than one that a deleted file used, so the side that writes after the other side's files were
+        # deleted would have an advantage.
         deadline_s = time.monotonic() + DELETION_S_MAX
         while allocated_bytes(self._directory / side.name) > bytes_before + REMNANT_BYTES_MAX:
             if time.monotonic() > deadline_s:

@@ -81,7 +81,7 @@ def test_members_that_do_not_support_a_level_are_named() -> None:
     outcome = raise_to(found, 2)
     assert outcome.error is ErrorCode.FEATURE_UPDATE_FAILED
     for member in (
-        "controller 2 (it has not registered; a new release does so within 2 s)",
+        "controller 2 (it has not registered; a controller that runs a release with this feature registers within 2 s)",
         "controller 3 (up to 1)",
         "broker 2 (up to 1)",
     ):
@@ -161,7 +161,7 @@ def test_a_voter_that_does_not_register_any_more_is_forgotten() -> None:
     found.now_ms += REGISTRATION_MS_MAX + 1
     register_controllers(found, 1, 3)
     assert (
-        "controller 2 (it has not registered; a new release does so within 2 s)"
+        "controller 2 (it has not registered; a controller that runs a release with this feature registers within 2 s)"
         in raise_to(found, 2).message
     )
 

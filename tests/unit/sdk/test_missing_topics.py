@@ -1,4 +1,6 @@
-"""Errors about topics that do not exist: what they name, what that costs, and who does not pay for it."""
+"""Errors about topics that do not exist: which topics they name, the cost of finding these, and that a gateway does not
+look for them.
+"""
 
 from __future__ import annotations
 

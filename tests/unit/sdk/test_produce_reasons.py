@@ -147,4 +147,7 @@ async def test_a_transaction_without_any_reachable_broker_logs_why_it_waits(
         with pytest.raises(OdradekError, match=r"memory-1:9090 \(connection refused\)"):
             await producer.init()
     (warning,) = waits(caplog)
-    assert "taking over the transactional id 'payments', for 0 s so far: no broker" in warning
+    assert (
+        "the coordinator (taking over the transactional id 'payments'), for 0 s so far: no broker"
+        in warning
+    )

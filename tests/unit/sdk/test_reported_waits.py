@@ -1,4 +1,4 @@
-"""Admin calls, group members and commits that wait for long log why."""
+"""If an admin call, a group member or a commit waits for a long time, the SDK logs the reason."""
 
 from __future__ import annotations
 

@@ -213,8 +213,8 @@ def test_the_end_of_consume_at_an_open_transaction_is_explained(
             result = consumed("--from-beginning", "--read-committed")
             assert result.stdout == "before\n"
             assert result.stderr == (
-                "odradek: out-0: stopped at offset 1, where an open transaction begins; up to 2 records from there on,"
-                " also of other producers, can be read when it has ended:"
+                "odradek: out-0: stopped at offset 1, where an open transaction begins; up to 2 records from this"
+                " offset on, including those of other producers, can be read after the transaction ends:"
                 " `odradek transaction producers out 0` shows it\n"
             )
             in_group = consumed("--from-beginning", "--read-committed", "-g", "g")

@@ -108,7 +108,7 @@ def half_messages_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnfinishedMessages, "_excess", lambda self, now_s: [])
 
 
-def streams_that_are_not_ended_hold_nothing(patch: pytest.MonkeyPatch) -> None:
+def bytes_of_streams_that_stay_open_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = _Connection.end_waiting
 
     def end_waiting(self: _Connection, now_s: float) -> list[WatchedStream]:
@@ -168,7 +168,7 @@ LIMITS: list[tuple[Patch, Test]] = [
         test_unfinished_messages.test_streams_whose_messages_do_not_end_are_ended_and_others_are_not,
     ),
     (
-        streams_that_are_not_ended_hold_nothing,
+        bytes_of_streams_that_stay_open_are_forgotten,
         test_unfinished_messages.test_an_old_stream_on_each_connection_does_not_hide_the_bytes_of_the_others,
     ),
     (

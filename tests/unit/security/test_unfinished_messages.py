@@ -251,7 +251,7 @@ async def watched_server(
     intake = GrpcIntake()
     watch = ConnectionWatch(
         intake.messages,
-        intake.silent,
+        intake.without_call,
         connections_per_ip_max=connections_per_ip_max,
         idle_per_ip_max=idle_per_ip_max,
     )
@@ -357,7 +357,7 @@ async def test_a_system_that_does_not_tell_is_named(
     monkeypatch.setattr(unfinished, "connections_to", untold)
     intake = GrpcIntake()
     watch = ConnectionWatch(
-        intake.messages, intake.silent, connections_per_ip_max=1, idle_per_ip_max=1
+        intake.messages, intake.without_call, connections_per_ip_max=1, idle_per_ip_max=1
     )
     watch.add_port(1)
     await watch.run()

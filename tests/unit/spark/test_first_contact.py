@@ -233,7 +233,7 @@ def test_the_abort_of_a_batch_does_not_wait_for_a_cluster_that_never_responded(
     link_of(error)
     options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, TO_TOPIC)
     OdradekBatchWriter(options).abort([None])
-    assert "Batch 0 was not aborted. No task reported prepared rows" in caplog.text
+    assert "Batch 0 was not aborted, because the cluster did not respond" in caplog.text
     assert error.reason in caplog.text
 
 

@@ -324,8 +324,8 @@ async def open_transaction_hints(
 ) -> list[str]:
     """Return a sentence for each partition in which a read_committed consumer has read up to an open transaction.
 
-    `stops` has the stop offsets of the partitions; it is empty for a member of a group. The result is empty, too, if
-    the brokers do not respond, because all records that could be read were printed.
+    `stops` has the stop offsets of the partitions; it is empty for a member of a group. If the brokers do not respond,
+    the result is empty: this is no error of the command, which has printed all records that it could read.
     """
     from odradek.errors import OdradekError
 
@@ -347,7 +347,8 @@ async def open_transaction_hints(
                 behind = counted(ends[name].offset - positions[name], "record")
                 hints.append(
                     f"{name}: stopped at offset {positions[name]}, where an open transaction begins; up to {behind}"
-                    f" from there on, also of other producers, can be read when it has ended: {commands}"
+                    f" from this offset on, including those of other producers, can be read after the transaction"
+                    f" ends: {commands}"
                 )
     except OdradekError:
         return []
@@ -467,7 +468,7 @@ def _range(text: str) -> _Range:
     if matched is None:
         fail(
             f"--offset {text} is not valid: write an offset, -N for the last N records, or N:M for a range;"
-            " --from-beginning starts at the earliest offset, and without both options only new records are read",
+            " --from-beginning starts at the earliest offset, and without either option only new records are read",
             status=EXIT_USAGE,
         )
     if matched["last"]:

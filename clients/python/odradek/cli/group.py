@@ -46,6 +46,7 @@ Group = Annotated[
 app.command("config")(group_config)
 _FIELDS_WITH_GROUP: Final = 4
 GROUPS_AT_ONCE: Final = 16
+"""How many groups one command describes concurrently."""
 GROUP_STATES: Final = (
     "Stable",
     "Empty",
@@ -56,8 +57,7 @@ GROUP_STATES: Final = (
     "Dead",
 )
 KAFKAS_ENDS: Final = {"earliest": "start", "latest": "end"}
-"""Kafka's words for the two ends of a log, as `odradek group seek --to` has them."""
-"""How many groups one command describes concurrently."""
+"""For each of Kafka's names for the two ends of a log: the name that `odradek group seek --to` uses."""
 
 
 @app.command("list")

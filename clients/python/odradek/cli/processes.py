@@ -145,8 +145,8 @@ def dev(
     """Run a whole cluster in the foreground.
 
     Ctrl-C or SIGTERM stops the cluster with all its processes. If one process is killed, the others keep running, and
-    the command prints how to start the killed process again. At the end, the command also stops processes that the user
-    has started so.
+    `odradek dev` prints the command that starts it again. `odradek dev` also stops processes that you have started with
+    such a command.
     """
     from odradek.embedded import ClusterPlan, EmbeddedCluster
 

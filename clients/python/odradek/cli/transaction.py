@@ -172,8 +172,8 @@ def steps(
     """Show the steps of a staged write.
 
     A staged write is how a Spark query writes exactly once. The last complete step, the number of tasks that it
-    committed, and the open tasks are shown. A step without tasks was aborted, or had nothing to write. The id of a
-    query is in the file `metadata` of its checkpoint.
+    committed, and the open tasks are shown. If this number is 0, the step was completed without records: it was
+    aborted, or there was nothing to write. The id of a query is in the file `metadata` of its checkpoint.
     """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:

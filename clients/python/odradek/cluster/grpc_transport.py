@@ -85,7 +85,7 @@ _FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DO
 """Matches the message that a Kafka or HTTP listener sends to a gRPC client before it closes the connection. gRPC's
 details may quote the message twice, one quotation within the other; the last one is matched."""
 _WRONG_LISTENER: Final = "this is the listener "
-"""The first words of the details of UNIMPLEMENTED if only processes of the cluster use the listener."""
+"""The details of UNIMPLEMENTED begin with these words if the listener is only for processes of the cluster."""
 _HTTP_1: Final = "http1.x server"
 """A part of gRPC's message if an HTTP/1 server responds."""
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"

@@ -82,19 +82,18 @@ class MissingTopics:
 
         `was_creation_requested`: the brokers were asked to create the topic, and did not do so.
         """
-        remedy = f"create it (`odradek topic create {name}`)"
+        problem = f"topic {name!r} does not exist"
         if was_creation_requested:
-            remedy = (
-                "the brokers do not create it (auto.create.topics.enable of the cluster is false, or the right to"
-                f" create topics is missing): {remedy}"
+            problem += (
+                ", and the brokers did not create it (auto.create.topics.enable of the cluster is false, or the right"
+                " to create topics is missing)"
             )
+        remedy = f"create it (`odradek topic create {name}`)"
         if similar := await self._similar_to(name):
             hint = f"did you mean {' or '.join(map(repr, similar))}? If not, {remedy}"
         else:
             hint = f"{remedy}, or check the name"
-        return UnknownTopic(
-            f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, hint=hint
-        )
+        return UnknownTopic(problem, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, hint=hint)
 
     async def note_creation(self, topic: Topic) -> None:
         """Tell the user, once for each topic, that the brokers created a topic because this client named it."""

@@ -1,4 +1,4 @@
-"""Warnings about calls that take long, so that a program never waits without a word about the cause."""
+"""Warnings about calls that take long. They name the cause of the wait."""
 
 from __future__ import annotations
 

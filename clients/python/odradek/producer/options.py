@@ -67,8 +67,9 @@ class ProducerOptions:
     partitioner: Partitioner | None = None
     """Function that takes a key and the number of partitions, and returns a partition. None: Kafka's murmur2 hash."""
     allow_auto_create_topics: bool = False
-    """Whether the brokers create a topic that does not exist, if their auto.create.topics.enable is true. A warning in
-    the log then names the topic. False: `send` raises UnknownTopic, so that no record is lost in a misspelt topic.
+    """Whether the brokers create a topic that does not exist, if auto.create.topics.enable of the cluster is true. A
+    warning in the log then names the topic. False: `send` raises UnknownTopic, so that no record is written to a
+    misspelt topic.
     """
     transactional_id: str | None = None
     """Name that identifies this producer across restarts. If it is set, all records must be sent in transactions, and

@@ -49,8 +49,8 @@ PRODUCER_EPOCH_MAX = (1 << 15) - 1
 BATCH_BYTES_MIN = 1024
 SEQUENCE_MODULUS = 1 << 31
 IDLE_MS_MAX = 60_000
-"""After this time without an acknowledged batch, the leader may have forgotten the producer. Kafka's default is a day;
-a shorter time costs one round trip with a single batch.
+"""After this time without an acknowledged batch, the leader may have forgotten the producer. The default of Kafka's
+producer.id.expiration.ms is one day. Too low a value here costs only one round trip with a single batch.
 """
 NUMBER_STEP = 1 << 32
 """The difference between the numbers of two consecutive batches. It leaves numbers for the halves of split batches."""

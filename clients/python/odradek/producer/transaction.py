@@ -458,7 +458,7 @@ async def call_until_decided(
     backoff = Backoff(first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms)
     failures, deadline_s = 0, time.monotonic() + timeout_s
     error: OdradekError | None = None
-    with reported_wait(subject, lambda: cluster.explain_waiting(error)):
+    with reported_wait(f"the coordinator ({subject})", lambda: cluster.explain_waiting(error)):
         while True:
             remaining_s = deadline_s - time.monotonic()
             try:

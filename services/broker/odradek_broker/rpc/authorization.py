@@ -85,7 +85,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         made = grpc.stream_stream_rpc_method_handler
         if handler is None:
             return made(self._noted(_refuse_unknown))
-        # A login needs no other wrapper, because it reads only the metadata of the call.
+        # A login needs only `_noted`, because it reads only the metadata of the call.
         if method.startswith(_LOGIN):
             return made(
                 self._noted(handler.stream_stream), response_serializer=handler.response_serializer
@@ -124,17 +124,17 @@ class Authorization(grpc.aio.ServerInterceptor):
         is_stream = handler.unary_unary is None
 
         async def counted(requests: object, context: ServerContext) -> None:
-            self._intake.silent.called(peer_of(context.peer()))
+            self._intake.without_call.called(peer_of(context.peer()))
             with self._calls.counted(method, context, is_stream=is_stream):
                 await serve(requests, context)
 
         return counted
 
     def _noted(self, serve: Conversation) -> Conversation:
-        """Return a handler that records the call of its connection, but does not count it by method."""
+        """Return a handler that records that the connection has had a call. The call is not counted by method."""
 
         async def noted(requests: object, context: ServerContext) -> None:
-            self._intake.silent.called(peer_of(context.peer()))
+            self._intake.without_call.called(peer_of(context.peer()))
             await serve(requests, context)
 
         return noted

@@ -23,8 +23,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from odradek_broker.rpc.callers import ServerContext
+from odradek_broker.rpc.connections_without_call import ConnectionsWithoutCall
 from odradek_broker.rpc.peers import peer_of
-from odradek_broker.rpc.silent_connections import SilentConnections
 from odradek_broker.rpc.unfinished import (
     FETCH_WINDOW_BYTES,
     WINDOW_BYTES,
@@ -177,7 +177,7 @@ class GrpcIntake:
         self.budget: Final = budget or ClientBudget()
         self._request_s_max = request_s_max
         self.messages: Final = UnfinishedMessages()
-        self.silent: Final = SilentConnections(self.budget.refusals)
+        self.without_call: Final = ConnectionsWithoutCall(self.budget.refusals)
         self.calls: Final = Shares(total_max=_CALLS_MAX, owner_max=_CALLS_OWNER_MAX)
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
         """The number of streams whose requests contain records."""

@@ -134,7 +134,7 @@ class GrpcListeners:
         self.calls = GrpcCalls()
         self._logins = logins
         self._intake = GrpcIntake(budget)
-        self.silent = self._intake.silent
+        self.without_call = self._intake.without_call
         self.sessions = GrpcSessions(credentials, lifetime_ms=settings.session_lifetime_ms)
         self._settings = settings
         self._tls = tls
@@ -178,7 +178,7 @@ class GrpcListeners:
         connections_max = self._connections_max()
         watch = ConnectionWatch(
             self._intake.messages,
-            self._intake.silent,
+            self._intake.without_call,
             connections_per_ip_max=max(
                 min(self._settings.connections_max_per_ip, connections_max * 3 // 4), 1
             ),
@@ -220,7 +220,7 @@ class GrpcListeners:
         self._clients[name] = server
         tls = self._tls if protocol.endswith("SSL") else None
         port = bind(server, listener, tls, mutual=settings.demands_certificate(name))
-        self.silent.add_listener(name, port, has_tls=tls is not None)
+        self.without_call.add_listener(name, port, has_tls=tls is not None)
         return port
 
     def add(self, to_clients: AddServicers, to_brokers: Callable[[grpc.aio.Server], None]) -> None:

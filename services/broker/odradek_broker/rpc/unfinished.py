@@ -14,8 +14,9 @@ streams that wait for a message, on the connections with the most buffered bytes
 UNAVAILABLE, and their memory is freed. Honest clients open a new stream and send again.
 
 A stream that has just begun or just received a message is not ended, although some of the buffered bytes may be its
-own. The estimate of its connection therefore remains until this stream has delivered a message or has ended too. If the
-estimate were reset at once, a client could keep any number of bytes by giving up one old stream each time.
+own. The estimate of the connection's buffered bytes is therefore kept until this stream has delivered a message or has
+ended, too. If the estimate were set to 0 as soon as one stream is ended, a client that always has one old stream could
+make the broker buffer any number of bytes on its other streams.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from odradek_broker.rpc.connections_without_call import ConnectionsWithoutCall
 from odradek_broker.rpc.peers import Peer
-from odradek_broker.rpc.silent_connections import SilentConnections
 from odradek_runtime.clock import monotonic_ms
 from odradek_runtime.logs import event_log
 from odradek_runtime.tcp_sockets import ClosedConnections, close_connections, connections_to
@@ -290,16 +291,16 @@ class ConnectionWatch:
     def __init__(
         self,
         messages: UnfinishedMessages,
-        silent: SilentConnections,
+        without_call: ConnectionsWithoutCall,
         *,
         connections_per_ip_max: int,
         idle_per_ip_max: int,
     ) -> None:
         """`connections_per_ip_max` limits all connections of an address to one listener, and `idle_per_ip_max` limits
-        those without any call. `silent` reports connections that were closed before their first call.
+        those without any call. `without_call` reports connections that were closed before their first call.
         """
         self._messages = messages
-        self._silent = silent
+        self._without_call = without_call
         self._closed: ClosedConnections | None = None
         self._per_ip_max = connections_per_ip_max
         self._idle_per_ip_max = idle_per_ip_max
@@ -335,8 +336,8 @@ class ConnectionWatch:
                 await self._look()
                 has_failed = False
             except (OSError, RuntimeError) as error:
-                # Without a free descriptor or a thread, for example, the next attempt may succeed. A client that could
-                # end these checks by using up the descriptors would have no limits after that.
+                # If, for example, no descriptor or no thread was free, the next attempt may succeed. A client that
+                # could end these checks by using up the descriptors would have no limits after that.
                 is_temporary = _is_temporary(error)
                 if not has_failed:
                     _log.warning(
@@ -353,7 +354,7 @@ class ConnectionWatch:
 
     async def _look(self) -> None:
         if self._closed is not None:
-            self._silent.closed(self._closed.read(), monotonic_ms() / 1000)
+            self._without_call.closed(self._closed.read(), monotonic_ms() / 1000)
         sockets: dict[Peer, SocketBytes] = {}
         for port in self._ports:
             peers: list[Peer] = []
@@ -364,7 +365,7 @@ class ConnectionWatch:
             excess = self._excess(port, peers)
             if excess:
                 for peer in excess:  # the audit log has them
-                    self._silent.called(peer)
+                    self._without_call.called(peer)
                 await asyncio.to_thread(close_connections, port, set(excess))
                 hosts = Counter(host for host, _ in excess)
                 for host, count in hosts.items():

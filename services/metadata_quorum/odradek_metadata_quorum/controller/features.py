@@ -120,7 +120,8 @@ def _unable(work: Workspace, name: str, level: int) -> list[str]:
         features = registered_features(work, controller_id)
         if features is None:
             unable.append(
-                f"controller {controller_id} (it has not registered; a new release does so within 2 s)"
+                f"controller {controller_id} (it has not registered; a controller that runs"
+                " a release with this feature registers within 2 s)"
             )
         elif (highest := highest_supported(features, name)) < level:
             unable.append(f"controller {controller_id} (up to {highest})")

@@ -139,7 +139,7 @@ class Checkpoints:
         self, partition: TopicIdPartition, offset: Offset, high_watermark_max: Offset | None = None
     ) -> None:
         """Lower a log's recovery point, log start and compacted offset to at most `offset`, and its high watermark to
-        at most `high_watermark_max` (None: not), before the log is truncated (blocks).
+        at most `high_watermark_max` (None: it stays unchanged), before the log is truncated (blocks).
         """
         if high_watermark_max is not None:
             self.high_watermarks.lower(partition, high_watermark_max)

@@ -40,7 +40,7 @@ class _Listener(NamedTuple):
     has_tls: bool
 
 
-class SilentConnections:
+class ConnectionsWithoutCall:
     """Counts and logs the connections of a broker's gRPC listeners that were closed before the first call."""
 
     def __init__(self, refusals: RefusalLines) -> None:

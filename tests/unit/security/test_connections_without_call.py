@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 
 from odradek.cli.certificate_authority import CertificateAuthority
 from odradek_broker.rpc import unfinished
+from odradek_broker.rpc.connections_without_call import PEERS_MAX, ConnectionsWithoutCall
 from odradek_broker.rpc.intake import GrpcIntake
-from odradek_broker.rpc.silent_connections import PEERS_MAX, SilentConnections
 from odradek_broker.rpc.unfinished import ConnectionWatch
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2_grpc as pb_grpc
@@ -38,17 +38,17 @@ def closed(host: str, port: int, received_bytes: int = 300, at: int = 9092) -> C
     return ClosedConnection(at, TcpConnection(host, port, received_bytes, 0))
 
 
-def one_listener(*, has_tls: bool = True) -> SilentConnections:
-    silent = SilentConnections(RefusalLines())
-    silent.add_listener("GRPC", 9092, has_tls=has_tls)
-    return silent
+def one_listener(*, has_tls: bool = True) -> ConnectionsWithoutCall:
+    without_call = ConnectionsWithoutCall(RefusalLines())
+    without_call.add_listener("GRPC", 9092, has_tls=has_tls)
+    return without_call
 
 
 def test_only_connections_with_bytes_and_without_a_call_count() -> None:
-    silent = one_listener()
-    silent.called(("10.0.0.1", 1))
-    silent.called(("10.0.0.1", 1))
-    silent.closed(
+    without_call = one_listener()
+    without_call.called(("10.0.0.1", 1))
+    without_call.called(("10.0.0.1", 1))
+    without_call.closed(
         [
             closed("10.0.0.1", 1),
             closed("10.0.0.1", 2, received_bytes=0),
@@ -58,26 +58,26 @@ def test_only_connections_with_bytes_and_without_a_call_count() -> None:
         ],
         1.0,
     )
-    assert silent.counts == {"GRPC": 1}
-    silent.closed([closed("10.0.0.1", 1)], 2.0)  # another connection, from the same port
-    assert silent.counts == {"GRPC": 2}
+    assert without_call.counts == {"GRPC": 1}
+    without_call.closed([closed("10.0.0.1", 1)], 2.0)  # another connection, from the same port
+    assert without_call.counts == {"GRPC": 2}
 
 
 def test_an_address_is_logged_once_a_minute_and_counted_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    silent = one_listener()
+    without_call = one_listener()
     for port in range(50):
-        silent.closed([closed("10.0.0.1", port)], 1.0)
-    silent.closed([closed("10.0.0.2", 1)], 2.0)
-    silent.closed([closed("10.0.0.1", 1)], 62.0)
+        without_call.closed([closed("10.0.0.1", port)], 1.0)
+    without_call.closed([closed("10.0.0.2", 1)], 2.0)
+    without_call.closed([closed("10.0.0.1", 1)], 62.0)
     assert [record.getMessage() for record in caplog.records] == [EVENT] * 3
-    assert silent.counts["GRPC"] == 52
+    assert without_call.counts["GRPC"] == 52
     registry = CollectorRegistry()
 
     class Families(Collector):
         def collect(self) -> Any:
-            return silent.families()
+            return without_call.families()
 
     registry.register(Families())
     name = "odradek_broker_grpc_connections_without_call_total"
@@ -85,11 +85,11 @@ def test_an_address_is_logged_once_a_minute_and_counted_each_time(
 
 
 def test_the_memory_of_peers_is_bounded() -> None:
-    silent = one_listener()
+    without_call = one_listener()
     for number in range(PEERS_MAX + 10):
-        silent.called((f"10.0.{number >> 8}.{number & 255}", 1))
-    silent.closed([closed("10.0.0.9", 1), closed("10.0.0.10", 1)], 1.0)
-    assert silent.counts["GRPC"] == 1
+        without_call.called((f"10.0.{number >> 8}.{number & 255}", 1))
+    without_call.closed([closed("10.0.0.9", 1), closed("10.0.0.10", 1)], 1.0)
+    assert without_call.counts["GRPC"] == 1
 
 
 def test_the_kernel_reports_closed_connections_of_the_wanted_ports() -> None:
@@ -141,30 +141,30 @@ def test_errors_of_the_kernel_do_not_hold_the_caller(
 @contextlib.asynccontextmanager
 async def watched(
     tls: TlsFiles | None = None, *, mutual: bool = False, wants_login: bool = False
-) -> AsyncIterator[tuple[LoginServer, SilentConnections]]:
+) -> AsyncIterator[tuple[LoginServer, ConnectionsWithoutCall]]:
     intake = GrpcIntake()
     watch = ConnectionWatch(
-        intake.messages, intake.silent, connections_per_ip_max=1000, idle_per_ip_max=1000
+        intake.messages, intake.without_call, connections_per_ip_max=1000, idle_per_ip_max=1000
     )
     async with login_server(
         wants_login=wants_login, intake=intake, tls=tls, mutual=mutual
     ) as server:
         port = int(server.endpoint.split(":")[1])
         watch.add_port(port)
-        intake.silent.add_listener("GRPC", port, has_tls=tls is not None)
+        intake.without_call.add_listener("GRPC", port, has_tls=tls is not None)
         watching = asyncio.create_task(watch.run())
         try:
-            yield server, intake.silent
+            yield server, intake.without_call
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
 
-async def until_counted(silent: SilentConnections, count: int) -> None:
+async def until_counted(without_call: ConnectionsWithoutCall, count: int) -> None:
     async with asyncio.timeout(10):
-        while silent.counts["GRPC"] < count:  # noqa: ASYNC110 - the kernel has no event for it
+        while without_call.counts["GRPC"] < count:  # noqa: ASYNC110 - the kernel has no event for it
             await asyncio.sleep(0.01)
-    assert silent.counts["GRPC"] == count
+    assert without_call.counts["GRPC"] == count
 
 
 async def send(endpoint: str, content: bytes) -> None:
@@ -185,19 +185,19 @@ async def send(endpoint: str, content: bytes) -> None:
 async def test_clients_without_grpc_are_counted_and_port_checks_are_not(
     content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with watched() as (server, silent):
+    async with watched() as (server, without_call):
         async with grpc.aio.insecure_channel(server.endpoint) as channel:
             stub: Any = pb_grpc.BrokerServiceStub(channel)
             await stub.Metadata(pb.MetadataRequest())
         await send(server.endpoint, b"")
         await send(server.endpoint, content)
-        await until_counted(silent, 1)
+        await until_counted(without_call, 1)
     (record,) = [record for record in caplog.records if record.getMessage() == EVENT]
     assert "does not use gRPC" in str(record.__dict__)
 
 
 async def test_a_health_check_or_a_login_is_a_call() -> None:
-    async with watched(wants_login=True) as (server, silent):
+    async with watched(wants_login=True) as (server, without_call):
         for attempt in ("health", "login"):
             async with grpc.aio.insecure_channel(server.endpoint) as channel:
                 if attempt == "health":
@@ -211,7 +211,7 @@ async def test_a_health_check_or_a_login_is_a_call() -> None:
                     with pytest.raises(grpc.aio.AioRpcError):
                         await call(b"")
         await send(server.endpoint, b"x" * 100)
-        await until_counted(silent, 1)
+        await until_counted(without_call, 1)
 
 
 @pytest.fixture
@@ -225,25 +225,25 @@ def tls(tmp_path: Path) -> TlsFiles:
 async def test_a_client_that_does_not_trust_the_certificate_is_counted(
     tls: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with watched(tls) as (server, silent):
+    async with watched(tls) as (server, without_call):
         host, port = server.endpoint.split(":")
         for _ in range(2):
             with pytest.raises(ssl.SSLCertVerificationError):
                 await asyncio.open_connection(host, int(port), ssl=ssl.create_default_context())
-        await until_counted(silent, 2)
+        await until_counted(without_call, 2)
     (record,) = [record for record in caplog.records if record.getMessage() == EVENT]
     assert "trust this listener's certificate" in str(record.__dict__)
 
 
 async def test_a_client_without_a_certificate_is_counted(tls: TlsFiles) -> None:
-    async with watched(tls, mutual=True) as (server, silent):
+    async with watched(tls, mutual=True) as (server, without_call):
         credentials = grpc.ssl_channel_credentials(tls.ca.read_bytes())
         async with grpc.aio.secure_channel(server.endpoint, credentials) as channel:
             stub: Any = pb_grpc.BrokerServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError):
                 await stub.Metadata(pb.MetadataRequest())
         async with asyncio.timeout(10):
-            while not silent.counts["GRPC"]:  # noqa: ASYNC110 - as above
+            while not without_call.counts["GRPC"]:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
 
 
