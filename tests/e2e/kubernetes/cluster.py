@@ -18,7 +18,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -126,9 +126,11 @@ class Cluster:
         )
         uid = found["metadata"]["uid"]
         ids: list[int] = []
-        for tasks in Path("/sys/fs/cgroup").glob(f"**/pod{uid}/**/cgroup.procs"):
-            with contextlib.suppress(OSError):
-                ids += map(int, tasks.read_text().split())
+        # Control groups of other containers are removed meanwhile; os.walk passes over them.
+        for folder, _, names in os.walk("/sys/fs/cgroup"):
+            if f"/pod{uid}" in folder and "cgroup.procs" in names:
+                with contextlib.suppress(OSError):
+                    ids += map(int, Path(folder, "cgroup.procs").read_text().split())
         return sorted(set(ids))
 
     def kill_pod(self, pod: str) -> None:
@@ -144,26 +146,30 @@ class Cluster:
         ]
         os.kill(process, signal.SIGKILL)
 
-    def lose_node(self, number: int) -> None:
-        """Cut the node from the network silently, then end all that runs on it."""
+    @contextlib.contextmanager
+    def lost_node(self, number: int) -> Iterator[None]:
+        """For the block, cut the node from the network silently, and end all that runs on it. Then start its kubelet on
+        the disks that it had.
+        """
         self._lost.add(number)
         cut = f"table ip lost{number} {{ chain cut {{ type filter hook prerouting priority -300; "
         for direction in ("saddr", "daddr"):
             cut += f"ip {direction} 10.244.{number}.2-10.244.{number}.254 drop; "
         _run("nft", cut + "}; }")
-        self._kill(f"kubelet-{number}")
-        for pod in self.objects(
-            "pods", "--all-namespaces", f"--field-selector=spec.nodeName=node-{number}"
-        ):
-            for process in self.processes_of(pod["metadata"]["namespace"], pod["metadata"]["name"]):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-
-    def bring_node_back(self, number: int) -> None:
-        """Start the kubelet of a lost node on the disks that it had."""
-        _run("nft", f"delete table ip lost{number}")
-        self._lost.discard(number)
-        self._start_kubelet(number)
+        try:
+            self._kill(f"kubelet-{number}")
+            for pod in self.objects(
+                "pods", "--all-namespaces", f"--field-selector=spec.nodeName=node-{number}"
+            ):
+                namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+                for process in self.processes_of(namespace, name):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            yield
+        finally:
+            _run("nft", f"delete table ip lost{number}")
+            self._lost.discard(number)
+            self._start_kubelet(number)
 
     def _start(self) -> None:
         for name in ("pki", "img", "log"):

@@ -130,9 +130,8 @@ def test_a_lost_node_pauses_for_seconds(installation: Installation, report: Repo
     node = next(n for n in (3, 2) if n in {installation.node_of(f"broker-{i}") for i in (1, 2, 3)})
     with installation.load(node=CLIENT_NODE) as load:
         load.gap_s()
-        installation.cluster.lose_node(node)
-        lost_s = load.gap_s()
-        installation.cluster.bring_node_back(node)
+        with installation.cluster.lost_node(node):
+            lost_s = load.gap_s()
         for workload in WORKLOADS:
             installation.wait_rolled(workload)
         back_s = load.gap_s()
