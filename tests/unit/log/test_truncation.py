@@ -11,6 +11,7 @@ import pytest
 
 from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_jobs import TruncateJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed
 from odradek_protocol.identity import (
@@ -235,6 +236,35 @@ def test_a_truncation_between_two_batches_is_no_loss_at_the_next_start() -> None
     broker.log.set_high_watermark(Offset(5))
     broker.checkpoint()
     broker.log.truncate_to(Offset(5))
+    broker.kill_and_start()
+    assert broker.report is not None
+    assert broker.report.power_loss == ()
+    assert broker.log.log_end_offset == 1
+
+
+def test_a_checkpoint_during_a_truncation_does_not_raise_the_high_watermark_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checkpoint begins after the truncation has lowered the files, and before it truncates the log."""
+    broker = memory_broker()
+    for base in (0, 10):
+        broker.log.append(batch(base), now_ms=0)
+    broker.log.set_high_watermark(Offset(5))
+    broker.checkpoint()
+    truncation = broker.log.begin_truncate(Offset(5))
+    assert isinstance(truncation, TruncateJob)
+    lower = truncation.lower_checkpoints
+
+    def lower_and_checkpoint(offset: Offset, high_watermark_max: Offset | None) -> None:
+        lower(offset, high_watermark_max)
+        checkpoint = broker.directory.begin_checkpoint()
+        checkpoint.run()
+        assert checkpoint.error is None
+        assert not checkpoint.is_outdated
+
+    monkeypatch.setattr(truncation, "lower_checkpoints", lower_and_checkpoint)
+    truncation.run()
+    assert truncation.error is None
     broker.kill_and_start()
     assert broker.report is not None
     assert broker.report.power_loss == ()

@@ -176,7 +176,7 @@ class CheckpointJob:
     The event loop may change offsets while the job reads them. Each offset was right at some moment after the tickets
     were made, and a truncation that begins later makes the tickets invalid. A truncation that was already running may
     have lowered the files before the tickets were made, so until that truncation is finished, the job writes no offset
-    above the log's `cut_limits`.
+    above the log's `cut_limits`, and no high watermark above the one in the file.
     """
 
     __slots__ = (
@@ -209,7 +209,11 @@ class CheckpointJob:
         logs = [(log.id, log) for log in self._logs]
         offsets_by_file = (
             {key: _recovery_point(log) for key, log in logs},
-            {key: min(log.high_watermark, log.stored_end_offset) for key, log in logs},
+            {
+                key: high_watermark
+                for key, log in logs
+                if (high_watermark := _high_watermark(log, self._checkpoints[1])) is not None
+            },
             {key: start for key, log in logs if (start := _log_start(log)) > 0},
             {key: cleaned for key, log in logs if (cleaned := _cleaned(log)) > 0},
         )
@@ -230,6 +234,15 @@ def _recovery_point(log: PartitionLog) -> Offset:
     limits = log.cut_limits
     point = log.recovery_point
     return point if limits is None else min(point, limits[0])
+
+
+def _high_watermark(log: PartitionLog, checkpoint: OffsetCheckpoint) -> Offset | None:
+    limits = log.cut_limits
+    high_watermark = min(log.high_watermark, log.stored_end_offset)
+    if limits is None:
+        return high_watermark
+    written = checkpoint.get(log.id)
+    return None if written is None else min(high_watermark, written)
 
 
 def _log_start(log: PartitionLog) -> Offset:
