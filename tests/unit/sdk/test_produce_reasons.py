@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,55 @@ async def test_a_record_that_the_leader_refuses_for_a_while_logs_the_leaders_rea
         caplog.clear()
         await producer.send_and_wait("t", b"y")
         assert waits(caplog) == []
+
+
+async def test_each_of_two_waits_is_logged_although_other_records_are_always_pending(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.WAIT_REPORT_S", 0.1)
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("t", 1)
+    cluster.create_topic("steady", 1)
+    async with cluster.client() as client, client.producer() as producer:
+        has_ended = asyncio.Event()
+
+        async def send_steadily() -> None:
+            while not has_ended.is_set():
+                await producer.send("steady", b"x")
+                await asyncio.sleep(0)
+
+        sending = asyncio.create_task(send_steadily())
+        for number in (1, 2):
+            cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 5)
+            await producer.send_and_wait("t", b"x")
+            assert len(waits(caplog)) == number
+            async with asyncio.timeout(30):  # until the timer has seen that nothing waits
+                while producer._reported_reason:  # noqa: ASYNC110 - the timer sets no event
+                    await asyncio.sleep(0.01)
+        has_ended.set()
+        await sending
+
+
+async def test_a_timeout_after_an_outage_does_not_blame_brokers_that_respond_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = MemoryCluster(brokers=2)
+    cluster.create_topic("t", 1)
+    only_on_broker_1 = cluster.topics["t"].partitions[0]
+    monkeypatch.setattr(only_on_broker_1, "replicas", [1])
+    async with cluster.client() as client, client.producer(delivery_timeout_ms=4000) as producer:
+        await producer.send_and_wait("t", b"x")
+        cluster.kill(1)
+        cluster.kill(2)
+        waiting = await producer.send("t", b"y")
+        (batch,) = producer._accumulator.pending_batches()
+        async with asyncio.timeout(30):
+            while not isinstance(batch.last_error, BrokersUnavailable):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        cluster.start(2)
+        with pytest.raises(DeliveryTimedOut) as raised:
+            await waiting
+    assert "memory-2:9090" not in str(raised.value)
 
 
 async def test_a_transaction_without_any_reachable_broker_logs_why_it_waits(

@@ -450,11 +450,14 @@ class Cluster:
         return has_received
 
     async def _take_update(self, update: pb.WatchMetadataResponse) -> None:
+        was_disconnected = self.state is LinkState.DISCONNECTED
         removed = self.cache.remove(update.removed_topics, as_of=update.metadata.metadata_offset)
         self._failures.clear()
         self.last_error = None
         # The same update may remove a topic and create it again. Both changes are announced together.
         await self._apply(update.metadata, removed, then=LinkState.CONNECTED)
+        if was_disconnected:  # The end of an outage is announced even if the metadata is unchanged.
+            self._announce(Change())
 
     async def _apply(
         self,
@@ -524,12 +527,8 @@ class Cluster:
         old_state, self.state = self.state, state
         if old_state is not LinkState.CONNECTING or state is not LinkState.CONNECTED:
             level = logging.WARNING if state is LinkState.DISCONNECTED else logging.INFO
-            _log.log(
-                level,
-                "Connection to the cluster changed from %s to %s",
-                old_state.value,
-                state.value,
-            )
+            text = "Connection to the cluster changed from %s to %s"
+            _log.log(level, text, old_state.value, state.value)
         if self._on_state is not None:
             try:
                 self._on_state(state)

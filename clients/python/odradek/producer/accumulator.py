@@ -303,9 +303,9 @@ class Accumulator:
             for batch in (*queue.waiting, *_one(queue.open_batch)):
                 batch.last_error = error
 
-    def note_outage(self, error: OdradekError) -> None:
-        """Record that no broker responds. The error that a broker sent about a batch remains, because it says more
-        about the batch.
+    def note_outage(self, error: OdradekError | None) -> None:
+        """Record that no broker responds, or with None that this has ended. The error that a broker sent about a batch
+        remains, because it says more about the batch.
         """
         for batch in self.pending_batches():
             if batch.last_error is None or isinstance(batch.last_error, _NO_RESPONSE):
@@ -430,10 +430,11 @@ class Accumulator:
 
     def _timed_out(self, batch: ProducerBatch, now_ms: int) -> OdradekError:
         waited_s = (now_ms - batch.created_ms) / 1000
-        because = "" if batch.last_error is None else f"; last error: {batch.last_error}"
+        because = f"; last error: {batch.last_error}"
+        if batch.last_error is None:
+            because = "; the partition had no leader, or its leader did not respond"
         hint = None
         if not batch.attempt:
-            because = because or "; the partition had no reachable leader"
             hint = "the records were never sent, so sending them again cannot write them twice"
         return DeliveryTimedOut(
             f"{batch.record_count} records for {batch.queue.name} were not acknowledged within"

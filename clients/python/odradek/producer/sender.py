@@ -233,6 +233,7 @@ class Sender:
         self._done_seen = 0
         self._id_task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._has_noted_outage = False
 
     def start(self) -> None:
         """Subscribe to leader changes, and start the task that watches for the end of the event loop."""
@@ -466,10 +467,14 @@ class Sender:
 
     def _note_outage(self) -> None:
         """If no broker responds, record the errors of all brokers as the reason why batches wait. The leader's error
-        alone would not say that the other brokers fail, too.
+        alone would not say that the other brokers fail, too. When a broker responds again, the reason is removed.
         """
         if self._cluster.state is LinkState.DISCONNECTED:
             self._accumulator.note_outage(self._cluster.unavailable(None))
+            self._has_noted_outage = True
+        elif self._has_noted_outage and self._cluster.state is LinkState.CONNECTED:
+            self._accumulator.note_outage(None)
+            self._has_noted_outage = False
 
     def _on_change(self, change: Change) -> None:
         self._note_outage()
