@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -117,3 +118,18 @@ async def test_a_commit_during_a_move_of_the_coordinator_logs_the_reason(
     assert waits(caplog)[0].startswith(
         "Waiting for a commit of group 'billing', for 0 s so far: a commit of group 'billing': "
     )
+
+
+async def test_many_calls_that_wait_for_the_same_log_it_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    cluster.kill(1)
+    async with cluster.client() as client:
+        admin = Admin(cluster=client._cluster, timeout_s=0.5)
+        calls = (admin.create_topic("orders") for _ in range(200))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(result, BrokersUnavailable) for result in results)
+    counts = Counter(waits(caplog))
+    assert max(counts.values()) == 1
+    assert len(counts) <= 3

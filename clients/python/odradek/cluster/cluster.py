@@ -191,8 +191,7 @@ class Cluster:
         if (topic := self._known_topic(name, partition)) is not None:
             self.watch_topics([name])
             return topic
-        if unknown_s_max is None:
-            unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
+        unknown_s_max = unknown_s_max or self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
         began_s = time.monotonic()
         attempts = 0
         creates = False  # Whether the next request asks the brokers to create the topic.
@@ -222,11 +221,14 @@ class Cluster:
                 waited_s = time.monotonic() - began_s
                 message = "" if topic_info is None else topic_info.error_message
                 error = topic_error(name, self.cache.topic(name), partition, code, message)
-                if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
+                pause_s = self._backoff.after(attempts, random.random()) / 1000
+                if not error.retriable or waited_s + pause_s >= min(timeout_s, unknown_s_max):
                     if is_missing and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                        raise await self.missing_topics.error(name, was_creation_requested=creates)
+                        raise await self.missing_topics.error(
+                            name, was_creation_requested=creates, timeout_s=timeout_s - waited_s
+                        )
                     raise error
-                await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
+                await asyncio.sleep(pause_s)
         self.watch_topics([name])
         if creates:
             await self.missing_topics.note_creation(topic)

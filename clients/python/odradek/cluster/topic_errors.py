@@ -6,7 +6,10 @@ cluster.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -20,6 +23,10 @@ from odradek_protocol.topic_names import topic_name_error
 
 FETCH_S_MAX: Final = 2.0
 """How long to wait for the names of the topics of the cluster."""
+SEARCH_S_MAX: Final = 3.0
+"""How long one search for similar topics may take, with the wait for other searches."""
+SEARCHES_MAX: Final = 4
+KEPT_S: Final = 5.0
 SIMILAR_MAX: Final = 3
 NOTED_MAX: Final = 1_000
 """The number of created topics that a client remembers, so that it names each of them once."""
@@ -53,7 +60,9 @@ def topic_error(
                 hint="the first partition is 0",
             )
         return UnknownTopic(
-            f"topic {name!r} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            f"topic {name!r} does not exist",
+            code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            hint=f"{_creation_of(name)}, or check the name",
         )
     if fault or code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return InvalidTopic(
@@ -63,11 +72,17 @@ def topic_error(
     return error_of(code, f"topic {name!r}", message)
 
 
+def _creation_of(name: str) -> str:
+    return f"create it (`odradek topic create {name}`)"
+
+
 class MissingTopics:
     """Makes the errors and warnings about topics that did not exist when a client named them.
 
     With `suggests`, the texts name similar topics. This costs the metadata of all topics, and tenths of a second of CPU
-    time in a cluster with thousands of topics.
+    time in a cluster with thousands of topics. A program may name such topics in many tasks at once. So the names of
+    all topics, and the similar ones of a name, are kept for KEPT_S; one task looks for similar topics at a time, and
+    beyond SEARCHES_MAX different names the texts name none.
     """
 
     def __init__(self, fetch: FetchMetadata, *, suggests: bool) -> None:
@@ -76,9 +91,18 @@ class MissingTopics:
         self._fetch = fetch
         self._suggests = suggests
         self._created: dict[bytes, None] = {}  # the ids of topics that `note_creation` has named
+        self._names: list[str] = []
+        self._similar: dict[str, list[str]] = {}  # by name, for as long as `_names` is kept
+        self._kept_until_s = 0.0
+        self._searched: Counter[str] = (
+            Counter()
+        )  # the tasks that look for, or wait for, the topics similar to a name
+        self._turn = asyncio.Lock()
 
-    async def error(self, name: str, *, was_creation_requested: bool = False) -> UnknownTopic:
-        """Return the error for a topic that does not exist.
+    async def error(
+        self, name: str, *, was_creation_requested: bool = False, timeout_s: float = SEARCH_S_MAX
+    ) -> UnknownTopic:
+        """Return the error for a topic that does not exist. It names similar topics if they are found in `timeout_s`.
 
         `was_creation_requested`: the brokers were asked to create the topic, and did not do so.
         """
@@ -88,8 +112,8 @@ class MissingTopics:
                 ", and the brokers did not create it (auto.create.topics.enable of the cluster is false, or the right"
                 " to create topics is missing)"
             )
-        remedy = f"create it (`odradek topic create {name}`)"
-        if similar := await self._similar_to(name):
+        remedy = _creation_of(name)
+        if similar := await self._similar_to(name, timeout_s):
             hint = f"did you mean {' or '.join(map(repr, similar))}? If not, {remedy}"
         else:
             hint = f"{remedy}, or check the name"
@@ -105,25 +129,52 @@ class MissingTopics:
         count = len(topic.partitions)
         partitions = "1 partition" if count == 1 else f"{count} partitions"
         note = f"topic {topic.name!r} did not exist and was created with {partitions}"
-        if similar := await self._similar_to(topic.name):
+        if similar := await self._similar_to(topic.name, SEARCH_S_MAX):
             note += f"; similar topics: {', '.join(map(repr, similar))}"
         self.on_created(note)
 
-    async def _similar_to(self, name: str) -> list[str]:
+    async def _similar_to(self, name: str, timeout_s: float) -> list[str]:
         """Return the names of up to SIMILAR_MAX topics that the caller may describe and that are most similar to
-        `name`; [] if no broker responds within FETCH_S_MAX.
+        `name`; [] if they are not found in time.
+        """
+        is_full = len(self._searched) >= SEARCHES_MAX and name not in self._searched
+        if not self._suggests or is_full or topic_name_error(name):
+            return []
+        self._searched[name] += 1
+        try:
+            async with asyncio.timeout(min(timeout_s, SEARCH_S_MAX)), self._turn:
+                return await self._search(name)
+        except TimeoutError:
+            return []
+        finally:
+            self._searched[name] -= 1
+            if not self._searched[name]:
+                del self._searched[name]
+
+    async def _search(self, name: str) -> list[str]:
+        """Look for similar topics among the kept names, or among those of a new response.
 
         The names are compared in pieces, between which other tasks of the event loop can run.
         """
-        if not self._suggests or topic_name_error(name):
-            return []
-        try:
-            response = await self._fetch(pb.MetadataRequest(all_topics=True), timeout_s=FETCH_S_MAX)
-        except OdradekError:
-            return []
-        similar: list[str] = []
-        if len(response.topics) <= NAMES_COMPARED_MAX:
-            async for topics in slices_in_turns(response.topics, NAMES_PER_TURN):
-                names = [t.name for t in topics if not (t.is_internal or t.error_code)]
+        if time.monotonic() >= self._kept_until_s:
+            try:
+                self._names = await self._all_names()
+            except OdradekError:
+                self._names = []
+            self._similar.clear()
+            self._kept_until_s = time.monotonic() + KEPT_S
+        if name not in self._similar:
+            similar: list[str] = []
+            async for names in slices_in_turns(self._names, NAMES_PER_TURN):
                 similar += similar_to(name, set(names) - {name}, count_max=SIMILAR_MAX)
-        return similar_to(name, similar, count_max=SIMILAR_MAX)
+            if len(self._similar) >= NOTED_MAX:
+                self._similar.clear()
+            self._similar[name] = similar_to(name, similar, count_max=SIMILAR_MAX)
+        return self._similar[name]
+
+    async def _all_names(self) -> list[str]:
+        """Return the names of all topics, except internal ones; [] above NAMES_COMPARED_MAX."""
+        response = await self._fetch(pb.MetadataRequest(all_topics=True), timeout_s=FETCH_S_MAX)
+        if len(response.topics) > NAMES_COMPARED_MAX:
+            return []
+        return [t.name for t in response.topics if not (t.is_internal or t.error_code)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -16,13 +18,19 @@ WAIT_REPORT_S: Final = 3.0
 NoteError = Callable[[OdradekError], None]
 """Takes the error of each attempt of a call that is repeated."""
 
+LOGGED_MAX: Final = 1_000
+_logged_s: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], float]] = (
+    weakref.WeakKeyDictionary()
+)
+"""For each event loop: when it last logged a wait for something with this reason."""
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
     """Log a warning if the block takes longer than WAIT_REPORT_S, with what it waits for and the reason. Further
-    warnings follow if the reason changes, at most one each WAIT_REPORT_S.
+    warnings follow if the reason changes, at most one each WAIT_REPORT_S. If many calls wait for the same thing for the
+    same reason, one of them logs it.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -36,7 +44,8 @@ def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
         current = reason()
         if current != reported:
             reported = current
-            log_wait(what, loop.time() - began_s, current)
+            if _is_news(loop, what, current):
+                log_wait(what, loop.time() - began_s, current)
 
     timer = loop.call_later(WAIT_REPORT_S, report)
     try:
@@ -58,6 +67,17 @@ def reported_call(what: str, explain: Callable[[OdradekError | None], str]) -> I
 
     with reported_wait(what, lambda: explain(last_error)):
         yield note
+
+
+def _is_news(loop: asyncio.AbstractEventLoop, what: str, reason: str) -> bool:
+    """Whether no call of this event loop has logged the same within WAIT_REPORT_S."""
+    logged_s = _logged_s.setdefault(loop, {})
+    is_news = loop.time() >= logged_s.get((what, reason), -math.inf) + WAIT_REPORT_S
+    if is_news:
+        if len(logged_s) >= LOGGED_MAX:
+            logged_s.clear()
+        logged_s[what, reason] = loop.time()
+    return is_news
 
 
 def log_wait(what: str, waited_s: float, reason: str) -> None:
