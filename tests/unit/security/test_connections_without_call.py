@@ -40,7 +40,7 @@ def closed(host: str, port: int, received_bytes: int = 300, at: int = 9092) -> C
 
 def one_listener(*, has_tls: bool = True) -> ConnectionsWithoutCall:
     without_call = ConnectionsWithoutCall(RefusalLines())
-    without_call.add_listener("GRPC", 9092, has_tls=has_tls)
+    without_call.add_listener("GRPC", 9092, has_tls=has_tls, connections_max=2)
     return without_call
 
 
@@ -61,6 +61,18 @@ def test_only_connections_with_bytes_and_without_a_call_count() -> None:
     assert without_call.counts == {"GRPC": 1}
     without_call.closed([closed("10.0.0.1", 1)], 2.0)  # another connection, from the same port
     assert without_call.counts == {"GRPC": 2}
+
+
+@pytest.mark.parametrize(("open_count", "is_full"), [(1, False), (2, True), (3, True)])
+def test_a_listener_with_all_its_connections_is_the_reason(
+    open_count: int, is_full: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_call = one_listener()
+    without_call.note_open(9092, open_count)
+    without_call.closed([closed("10.0.0.1", 1)], 1.0)
+    (record,) = [record for record in caplog.records if record.getMessage() == EVENT]
+    assert ("maximum of 2 connections" in str(record.__dict__)) == is_full
+    assert ("TLS handshake" in str(record.__dict__)) != is_full
 
 
 def test_an_address_is_logged_once_a_minute_and_counted_each_time(
@@ -151,7 +163,9 @@ async def watched(
     ) as server:
         port = int(server.endpoint.split(":")[1])
         watch.add_port(port)
-        intake.without_call.add_listener("GRPC", port, has_tls=tls is not None)
+        intake.without_call.add_listener(
+            "GRPC", port, has_tls=tls is not None, connections_max=1000
+        )
         watching = asyncio.create_task(watch.run())
         try:
             yield server, intake.without_call

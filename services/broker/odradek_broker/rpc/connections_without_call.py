@@ -32,12 +32,17 @@ _WITH_TLS: Final = (
 _WITHOUT_TLS: Final = (
     "the client does not use gRPC, or it uses TLS, which this listener does not have"
 )
+_FULL: Final = (
+    "the listener has its maximum of {} connections, and refuses further ones; raise the limit of open files (ulimit -n),"
+    " of which gRPC listeners use a quarter, or let clients use fewer connections"
+)
 _log = event_log("odradek_broker.rpc")
 
 
 class _Listener(NamedTuple):
     name: str
     has_tls: bool
+    connections_max: int
 
 
 class ConnectionsWithoutCall:
@@ -47,12 +52,17 @@ class ConnectionsWithoutCall:
         self._refusals = refusals
         self._listeners: dict[int, _Listener] = {}
         self._called: dict[Peer, None] = {}
+        self._open_counts: dict[int, int] = {}
         self.counts: Counter[str] = Counter()  # by listener
 
-    def add_listener(self, name: str, port: int, *, has_tls: bool) -> None:
-        """Report the connections to a listener from now on."""
-        self._listeners[port] = _Listener(name, has_tls)
+    def add_listener(self, name: str, port: int, *, has_tls: bool, connections_max: int) -> None:
+        """Report the connections to a listener from now on. gRPC closes those beyond `connections_max` at once."""
+        self._listeners[port] = _Listener(name, has_tls, connections_max)
         self.counts[name] = 0
+
+    def note_open(self, port: int, count: int) -> None:
+        """Record the number of open connections to a listener's port."""
+        self._open_counts[port] = count
 
     def called(self, peer: Peer) -> None:
         """Record a call on the connection of `peer`. The oldest of more than PEERS_MAX connections is forgotten."""
@@ -80,9 +90,14 @@ class ConnectionsWithoutCall:
                     _EVENT,
                     listener=listener.name,
                     host=connection.host,
-                    reason=_WITH_TLS if listener.has_tls else _WITHOUT_TLS,
+                    reason=self._reason(local_port, listener),
                     **counts,
                 )
+
+    def _reason(self, port: int, listener: _Listener) -> str:
+        if self._open_counts.get(port, 0) >= listener.connections_max:
+            return _FULL.format(listener.connections_max)
+        return _WITH_TLS if listener.has_tls else _WITHOUT_TLS
 
     def families(self) -> Iterator[Metric]:
         """Yield the metric for prometheus_client."""

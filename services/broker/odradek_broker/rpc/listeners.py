@@ -220,7 +220,9 @@ class GrpcListeners:
         self._clients[name] = server
         tls = self._tls if protocol.endswith("SSL") else None
         port = bind(server, listener, tls, mutual=settings.demands_certificate(name))
-        self.without_call.add_listener(name, port, has_tls=tls is not None)
+        self.without_call.add_listener(
+            name, port, has_tls=tls is not None, connections_max=self._connections_max()
+        )
         return port
 
     def add(self, to_clients: AddServicers, to_brokers: Callable[[grpc.aio.Server], None]) -> None:

@@ -353,8 +353,6 @@ class ConnectionWatch:
             await asyncio.sleep(_BUSY_INTERVAL_S if is_busy else _LOOK_INTERVAL_S)
 
     async def _look(self) -> None:
-        if self._closed is not None:
-            self._without_call.closed(self._closed.read(), monotonic_ms() / 1000)
         sockets: dict[Peer, SocketBytes] = {}
         for port in self._ports:
             peers: list[Peer] = []
@@ -362,6 +360,7 @@ class ConnectionWatch:
                 peer = connection.host, connection.port
                 peers.append(peer)
                 sockets[peer] = SocketBytes(connection.received_bytes, connection.acked_bytes)
+            self._without_call.note_open(port, len(peers))
             excess = self._excess(port, peers)
             if excess:
                 for peer in excess:  # the audit log has them
@@ -374,6 +373,8 @@ class ConnectionWatch:
                         host=host,
                         count=count,
                     )
+        if self._closed is not None:
+            self._without_call.closed(self._closed.read(), monotonic_ms() / 1000)
         for stream in self._messages.look(sockets, monotonic_ms() / 1000):
             _audit.warning(
                 "Ended a gRPC stream because of too many bytes of unfinished messages",
