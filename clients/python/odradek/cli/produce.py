@@ -50,19 +50,27 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
 
     A read blocks until input arrives. It runs in a thread, so that earlier lines are sent while a user types the next.
     The thread is a daemon, because a terminal may never return another line. The thread uses `os.read`, because a read
-    of `sys.stdin` would hold a lock that the interpreter needs to exit.
+    of `sys.stdin` would hold a lock that the interpreter needs to exit. It reads from a duplicate of the descriptor: the
+    caller may close the descriptor, and its number may be used for another file, before the thread ends.
     """
     import asyncio
     from concurrent.futures import CancelledError
 
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(_CHUNKS_WAITING_MAX)
     loop = asyncio.get_running_loop()
+    own_descriptor = os.dup(descriptor)
 
     def read() -> None:
+        try:
+            read_chunks()
+        finally:
+            os.close(own_descriptor)
+
+    def read_chunks() -> None:
         while True:
             chunk: bytes | OSError
             try:
-                chunk = os.read(descriptor, _CHUNK_BYTES)
+                chunk = os.read(own_descriptor, _CHUNK_BYTES)
             except OSError as error:
                 chunk = error
             put = chunks.put(chunk)

@@ -33,8 +33,8 @@ _WITHOUT_TLS: Final = (
     "the client does not use gRPC, or it uses TLS, which this listener does not have"
 )
 _FULL: Final = (
-    "the listener has its maximum of {} connections, and refuses further ones; raise the limit of open files (ulimit -n),"
-    " of which gRPC listeners use a quarter, or let clients use fewer connections"
+    "the listener has its maximum of {} connections and refuses further ones; raise the limit of open files"
+    " (ulimit -n), of which gRPC listeners use a quarter, or let clients use fewer connections"
 )
 _log = event_log("odradek_broker.rpc")
 
