@@ -217,10 +217,13 @@ class TopicOffsets:
         )
 
     async def _partitions_of(self, name: str) -> list[TopicPartition]:
+        is_fatal = self._options.fail_on_data_loss
         try:
-            topic = await self._cluster.topic(name, timeout_s=self._timeout_s)
+            topic = await self._cluster.topic(
+                name, timeout_s=self._timeout_s, suggests_topics=is_fatal
+            )
         except UnknownTopic:
-            if self._options.fail_on_data_loss:
+            if is_fatal:
                 raise
             return []
         return [TopicPartition(name, p.partition) for p in topic.partitions]

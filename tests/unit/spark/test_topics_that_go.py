@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from odradek.cluster import cluster as cluster_module
 from odradek.cluster.cluster import connect
-from odradek.cluster.methods import LIST_OFFSETS
+from odradek.cluster.methods import LIST_OFFSETS, METADATA
 from odradek.errors import UnknownTopic
 from odradek.testing import MemoryCluster
 from pyspark_odradek import topic_offsets
@@ -84,6 +84,29 @@ def test_a_topic_deleted_in_a_trigger_is_left_out_of_it(
     assert made.latestOffset(start, ReadAllAvailable()) == start
     delete_when_offsets_are_asked(memory, link)
     assert made.latestOffset(start, ReadAllAvailable()) == {"stays": {"0": 0}}
+
+
+def test_topics_that_are_left_out_are_not_compared_with_the_topics_of_the_cluster(
+    memory: MemoryCluster, link: ProcessLink
+) -> None:
+    """The names of similar topics would be discarded, and cost the metadata of all topics at each trigger."""
+    call, requests = link.cluster.transport.call, []
+
+    async def recording(endpoint: str, method: Any, request: Any, **named: Any) -> Any:
+        if method is METADATA:
+            requests.append((tuple(request.topics), request.all_topics))
+        return await call(endpoint, method, request, **named)
+
+    link.cluster.transport.call = recording  # type: ignore[method-assign]
+    link.cluster.unknown_topic_s_max = 0.1
+    made = reader(subscribe="stay,stays", failOnDataLoss="false")
+    for _ in range(2):
+        assert made.latestOffset({"stays": {"0": 0}}, ReadAllAvailable()) == {"stays": {"0": 0}}
+    assert (("stay",), False) in requests
+    assert not [topics for topics, is_of_all in requests if is_of_all]
+    # A query that fails for the topic names similar ones, although it shares the link.
+    with pytest.raises(UnknownTopic, match="topic 'stay' does not exist; did you mean 'stays'"):
+        reader(subscribe="stay,stays").initialOffset()
 
 
 def test_a_topic_deleted_in_a_trigger_fails_it_at_once(

@@ -179,19 +179,21 @@ class Cluster:
         timeout_s: float,
         allow_create: bool = False,
         partition: int | None = None,
-        unknown_s_max: float | None = None,
+        suggests_topics: bool = True,
     ) -> Topic:
         """Return the topic. Its metadata is requested if the cache does not have the topic, or not its `partition`.
 
+        With `suggests_topics=False`, UnknownTopic names no similar topics, and costs no request for all topics.
+
         Raises:
-            UnknownTopic: no broker knew the topic for `unknown_s_max` seconds, by default `unknown_topic_s_max`.
+            UnknownTopic: no broker knew the topic for `unknown_topic_s_max` seconds.
             BrokersUnavailable: no broker responded within `timeout_s`.
         """
         self.start()
         if (topic := self._known_topic(name, partition)) is not None:
             self.watch_topics([name])
             return topic
-        unknown_s_max = unknown_s_max or self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
+        unknown_s_max = self.unknown_topic_s_max or UNKNOWN_TOPIC_S_MAX
         began_s = time.monotonic()
         attempts = 0
         creates = False  # Whether the next request asks the brokers to create the topic.
@@ -223,7 +225,7 @@ class Cluster:
                 error = topic_error(name, self.cache.topic(name), partition, code, message)
                 pause_s = self._backoff.after(attempts, random.random()) / 1000
                 if not error.retriable or waited_s + pause_s >= min(timeout_s, unknown_s_max):
-                    if is_missing and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    if is_missing and suggests_topics and error.code == unknown:
                         raise await self.missing_topics.error(
                             name, was_creation_requested=creates, timeout_s=timeout_s - waited_s
                         )
