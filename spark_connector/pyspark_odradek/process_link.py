@@ -19,7 +19,9 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from odradek.cluster.cluster import Cluster, connect
+from odradek.cluster.methods import METADATA
 from odradek.errors import OdradekError
+from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from pyspark_odradek.connection_options import ConnectionOptions
 
 T = TypeVar("T")
@@ -33,6 +35,8 @@ waits longer, but Spark runs a failed task again, up to four times.
 """
 PATIENCE_S: Final = 2.0
 """After this time without a first response, a warning is logged that names the reason."""
+_PROBE_ATTEMPTS: Final = 3
+"""The number of brokers that `probe` can call if none of them responds. The other brokers may be up if one hangs."""
 _MARGIN_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -77,6 +81,23 @@ class ProcessLink:
         if not self.cluster.cache.endpoints():
             timeout_s = min(timeout_s, REACH_S_MAX)
             self.run(self._first_contact(timeout_s), timeout_s=timeout_s + _MARGIN_S)
+
+    def probe(self, timeout_s: float) -> None:
+        """Send a request now, and wait until a broker responds to it. Unlike for `reach`, earlier responses do not
+        count.
+
+        Raises:
+            WrongListener, AuthenticationFailed: raised without further waiting, because waiting would not help.
+            BrokersUnavailable, RequestTimedOut: no broker responded within `timeout_s`.
+        """
+        # The response to a request without topics has only the brokers.
+        response = self.cluster.call_any(
+            METADATA,
+            pb.MetadataRequest(),
+            timeout_s=timeout_s,
+            attempt_s=timeout_s / _PROBE_ATTEMPTS,
+        )
+        self.run(response, timeout_s=timeout_s + _MARGIN_S)
 
     async def _first_contact(self, timeout_s: float) -> None:
         def explain() -> None:

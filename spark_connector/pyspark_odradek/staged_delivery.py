@@ -35,9 +35,14 @@ from pyspark_odradek.process_link import ProcessLink, link_to
 from pyspark_odradek.sink_options import SinkOptions
 
 QUERIES_MAX: Final = 8
-ABORT_REACH_S_MAX: Final = 3.0
-"""Longest wait for the first response of the cluster before an abort of a batch without prepared tasks. The failure of
-such a batch is often that no broker responds.
+ABORT_PROBE_S_MAX: Final = 3.0
+"""Longest wait for a response of the cluster before an abort of a batch without prepared tasks. The failure of such a
+batch is often that no broker responds.
+"""
+ABORT_S_MAX: Final = 10.0
+"""Longest wait for the abort of a batch without prepared tasks, after a broker has responded. If the coordinator's
+broker has crashed, another broker is the coordinator by then (`broker.session.timeout.ms` is 3 s). Such a batch seldom
+has rows, so a longer wait would not be worth its time.
 """
 _CALL_S_MAX: Final = ProducerOptions().commit_timeout_ms / 1000 + MARGIN_S
 _log = logging.getLogger(__name__)
@@ -127,9 +132,12 @@ class ExactlyOnce:
         if not query_ids:
             return
         link = link_to(self._options.connection)
+        timeout_s = _CALL_S_MAX
         if not identities:
+            timeout_s = ABORT_S_MAX
             try:
-                link.reach(ABORT_REACH_S_MAX)
+                # Spark uses a process for many writes, so an earlier write may have reached the cluster.
+                link.probe(ABORT_PROBE_S_MAX)
             except (OdradekError, TimeoutError) as error:
                 _log.warning(
                     "Batch %d was not aborted, because the cluster did not respond: %s. The cluster aborts the rows of"
@@ -150,12 +158,12 @@ class ExactlyOnce:
         for name in query_ids:
             try:
                 query = self._options.transactional_id_prefix + name
-                link.run(abort(query), timeout_s=_CALL_S_MAX)
+                link.run(abort(query), timeout_s=timeout_s)
             except (OdradekError, TimeoutError) as error:
                 _log.warning(
                     "Failed to abort tasks of batch %d; the cluster aborts them later: %s",
                     batch_id,
-                    error,
+                    str(error) or f"no result in {timeout_s:g} s",
                 )
 
     def _query(self, identity: TaskIdentity) -> str:

@@ -1,10 +1,11 @@
 """A wrong address or a misspelt topic ends a query before the poll timeout, here one hour, and a write before its
-tasks start.
+tasks start. The driver aborts a failed write of which no task reported rows only if the cluster responds now.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import traceback
 from collections.abc import Callable
@@ -15,10 +16,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.cluster import cluster as cluster_module
 from odradek.cluster.cluster import connect
+from odradek.cluster.methods import COMPLETE_STEP
 from odradek.errors import (
     BrokersUnavailable,
     BrokerUnreachable,
     OdradekError,
+    RequestTimedOut,
     UnknownTopic,
     WrongListener,
 )
@@ -235,6 +238,84 @@ def test_the_abort_of_a_batch_does_not_wait_for_a_cluster_that_never_responded(
     OdradekBatchWriter(options).abort([None])
     assert "Batch 0 was not aborted, because the cluster did not respond" in caplog.text
     assert error.reason in caplog.text
+
+
+async def refuse_call(endpoint: str, *_: Any, timeout_s: float) -> Any:
+    raise BrokerUnreachable(endpoint, "connection refused")
+
+
+async def hang(endpoint: str, *_: Any, timeout_s: float) -> Any:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), timeout_s)
+    raise RequestTimedOut(f"got no response from {endpoint}")
+
+
+def reached_driver(link: ProcessLink) -> OdradekBatchWriter:
+    """Return a writer of a driver whose process has reached the cluster, as Spark reuses the process for each write."""
+    link.reach(60)
+    options = parse_sink_options({"kafka.bootstrap.servers": "memory:1", "topic": "t"}, TO_TOPIC)
+    delivery.check_target(options)
+    return OdradekBatchWriter(options)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("call", "reason"), [(refuse_call, "connection refused"), (hang, "got no response from")]
+)
+def test_the_abort_of_a_batch_does_not_wait_for_a_cluster_that_was_lost(
+    link_of: LinkOf,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: Any,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(staged_delivery, "ABORT_PROBE_S_MAX", 0.3)
+    monkeypatch.setattr(staged_delivery, "_CALL_S_MAX", 5.0)
+    link = link_of(None)
+    writer = reached_driver(link)
+    link.cluster.transport.call = call  # type: ignore[method-assign]
+    writer.abort([None])
+    assert "Batch 0 was not aborted, because the cluster did not respond" in caplog.text
+    assert reason in caplog.text
+
+
+@pytest.mark.timeout(60)
+def test_the_abort_of_a_batch_does_not_wait_long_for_a_coordinator(
+    link_of: LinkOf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staged_delivery, "ABORT_S_MAX", 0.3)
+    monkeypatch.setattr(staged_delivery, "_CALL_S_MAX", 5.0)
+    link = link_of(None)
+    writer = reached_driver(link)
+    respond = link.cluster.transport.call
+
+    async def call(endpoint: str, method: Any, request: Any, *, timeout_s: float) -> Any:
+        which: Any = hang if method is COMPLETE_STEP else respond
+        return await which(endpoint, method, request, timeout_s=timeout_s)
+
+    link.cluster.transport.call = call  # type: ignore[method-assign]
+    writer.abort([None])
+    failed = "Failed to abort tasks of batch 0; the cluster aborts them later: no result in 0.3 s"
+    assert failed in caplog.messages
+
+
+def test_a_batch_is_aborted_when_the_cluster_responds_again(
+    link_of: LinkOf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staged_delivery, "ABORT_PROBE_S_MAX", 0.3)
+    link = link_of(None)
+    writer = reached_driver(link)
+    respond, methods = link.cluster.transport.call, []
+
+    async def call(endpoint: str, method: Any, request: Any, *, timeout_s: float) -> Any:
+        methods.append(method)
+        which: Any = refuse_call if len(methods) == 1 else respond
+        return await which(endpoint, method, request, timeout_s=timeout_s)
+
+    link.cluster.transport.call = call  # type: ignore[method-assign]
+    writer.abort([None])
+    assert methods[-1] is COMPLETE_STEP
+    assert "abort" not in caplog.text
 
 
 def test_the_abort_of_a_batch_without_known_query_needs_no_cluster(
