@@ -110,7 +110,7 @@ _OF_SPARK: Final = frozenset(
         *("truncate", "numrows", "rowspersecond", "maxfilespertrigger", "maxbytespertrigger"),
     ]
 )
-"""Options of Spark and of its other sources, which programs also pass to this one."""
+"""Options of Spark and of its other sources, which programs also pass to this one. They have no prefix."""
 _COUNTERPARTS: Final = {"topic": "subscribe", "subscribe": "topic"}
 """For an option of the source, the option of the sink with the same meaning, and the reverse."""
 
@@ -137,11 +137,12 @@ def refuse_misspelt(options: Iterable[str], role: Role) -> None:
 
 
 def _is_accepted(name: str, prefix: str) -> bool:
-    if name in _OF_SPARK | _INTERNAL or _has_no_effect(name):
+    if _has_no_effect(name):
         return True
     if prefix:
         return name in _CLIENT | _REFUSED
-    return any(name in _by_lower(UNPREFIXED[role]) for role in Role)
+    known = _OF_SPARK | _INTERNAL
+    return name in known or any(name in _by_lower(UNPREFIXED[role]) for role in Role)
 
 
 def _meant(name: str, prefix: str, role: Role) -> str | None:

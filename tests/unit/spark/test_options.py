@@ -198,6 +198,8 @@ SINK_SCHEMA = StructType([StructField("value", StringType())])
         ("odradek.bootstrap.server", "odradek.bootstrap.servers"),
         ("kafka.sasl.pasword", "kafka.sasl.password"),
         ("kafka.enable.idempotance", "kafka.enable.idempotence"),
+        ("kafka.compression", "kafka.compression.type"),
+        ("odradek.Compression", "odradek.compression.type"),
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("allow.auto.create.topics", "kafka.allow.auto.create.topics"),
     ],
@@ -234,7 +236,14 @@ def test_a_misspelt_option_without_prefix_is_refused_with_the_options_that_exist
         batch(**{"odradek.startingOffsets": "earliest"})
 
 
-@pytest.mark.parametrize("name", ["kafka.acme.unit", "odradek.acme", "kafka.path.of.trust"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("kafka.acme.unit", "odradek.acme", "kafka.path.of.trust"),
+        *("kafka.path", "kafka.truncate", "odradek.outputMode", "kafka.checkpointLocation"),
+        *("odradek.stepNumber", "kafka.stepQuery"),
+    ],
+)
 def test_an_unknown_option_with_a_prefix_is_refused_and_not_reported_as_kafkas(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -254,6 +263,7 @@ def test_options_that_are_kafkas_or_sparks_are_no_misspellings(
     monkeypatch.setattr(option_names, "_warned", set())
     without_effect = {"kafka.fetch.min.bytes": "1", "odradek.session.timeout.ms": "9"}
     others = {"path": "/p", "checkpointLocation": "/c", "queryName": "q", "acme.unit": "x"}
+    others |= {"compression": "gzip", "truncate": "false", "outputMode": "append"}
     effective = {"kafka.acks": "all", "kafka.isolation.level": "read_committed"}
     for _ in range(2):
         given = BOOTSTRAP | without_effect | others | effective
