@@ -50,8 +50,8 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
 
     A read blocks until input arrives. It runs in a thread, so that earlier lines are sent while a user types the next.
     The thread is a daemon, because a terminal may never return another line. The thread uses `os.read`, because a read
-    of `sys.stdin` would hold a lock that the interpreter needs to exit. It reads from a duplicate of the descriptor: the
-    caller may close the descriptor, and its number may be used for another file, before the thread ends.
+    of `sys.stdin` would hold a lock that the interpreter needs to exit. It reads from a duplicate of the descriptor,
+    because the caller may close the descriptor, and another file may get its number, before the thread ends.
     """
     import asyncio
     from concurrent.futures import CancelledError

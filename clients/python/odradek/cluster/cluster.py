@@ -571,9 +571,7 @@ class Cluster:
     async def _wait_changed(self, deadline_s: float, error: Callable[[], OdradekError]) -> None:
         changed = self._changed
         try:
-            async with asyncio.timeout_at(
-                asyncio.get_running_loop().time() + max(0.0, deadline_s - time.monotonic())
-            ):
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
                 await changed.wait()
         except TimeoutError:
             raise error() from None
