@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +49,35 @@ async def test_input_is_cut_into_its_lines(data: bytes) -> None:
 async def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
     with pytest.raises(RecordTooLarge, match="longer than 1000 bytes"):
         await lines(b"short\n" + b"x" * 2_000_000, line_bytes_max=1_000)
+
+
+async def test_input_that_is_given_up_takes_nothing_from_the_next_file_with_its_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the first input begins its second read only when the second file is open."""
+    (tmp_path / "first").write_bytes(b"first\n")
+    (tmp_path / "second").write_bytes(b"second\n")
+    is_reading_again, has_replaced = threading.Event(), threading.Event()
+    read, counts = os.read, itertools.count(1)
+
+    def delayed_read(descriptor: int, size_bytes: int) -> bytes:
+        if next(counts) == 2:
+            is_reading_again.set()
+            has_replaced.wait(30)
+        return read(descriptor, size_bytes)
+
+    monkeypatch.setattr(os, "read", delayed_read)
+    first = os.open(tmp_path / "first", os.O_RDONLY)
+    inputs = lines_of(first, line_bytes_max=1_000)
+    assert await anext(inputs) == [b"first"]
+    assert await asyncio.to_thread(is_reading_again.wait, 30)
+    os.close(first)
+    second = os.open(tmp_path / "second", os.O_RDONLY)
+    assert second == first
+    has_replaced.set()
+    assert [lines async for lines in inputs] == []
+    assert await anext(lines_of(second, line_bytes_max=1_000)) == [b"second"]
+    os.close(second)
 
 
 def test_json_keeps_bytes_that_are_no_text() -> None:

@@ -54,50 +54,50 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
     because the caller may close the descriptor, and another file may get its number, before the thread ends.
     """
     import asyncio
-    from concurrent.futures import CancelledError
 
-    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(_CHUNKS_WAITING_MAX)
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    free_slots = threading.Semaphore(_CHUNKS_WAITING_MAX)
+    has_ended = threading.Event()
     loop = asyncio.get_running_loop()
     own_descriptor = os.dup(descriptor)
 
     def read() -> None:
+        chunk: bytes | OSError
         try:
-            read_chunks()
+            while free_slots.acquire() and not has_ended.is_set():
+                try:
+                    chunk = os.read(own_descriptor, _CHUNK_BYTES)
+                except OSError as error:
+                    chunk = error
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+                if not chunk or isinstance(chunk, OSError):
+                    return
+        except RuntimeError:  # The event loop is closed.
+            return
         finally:
             os.close(own_descriptor)
 
-    def read_chunks() -> None:
-        while True:
-            chunk: bytes | OSError
-            try:
-                chunk = os.read(own_descriptor, _CHUNK_BYTES)
-            except OSError as error:
-                chunk = error
-            put = chunks.put(chunk)
-            try:
-                asyncio.run_coroutine_threadsafe(put, loop).result()
-            except (RuntimeError, CancelledError):  # The event loop has ended or is ending.
-                put.close()
-                return
-            if not chunk or isinstance(chunk, OSError):
-                return
-
     threading.Thread(target=read, name="read input", daemon=True).start()
     rest = bytearray()  # The beginning of a line whose end has not arrived.
-    while chunk := await chunks.get():
-        if isinstance(chunk, OSError):
-            raise chunk
-        first, *others = chunk.split(b"\n")
-        rest += first
-        if len(rest) > line_bytes_max:
-            raise RecordTooLarge(f"a line of the input is longer than {line_bytes_max} bytes")
-        if others:
-            lines = [bytes(rest), *others[:-1]]
-            rest = bytearray(others[-1])
-            has_returns = b"\r" in chunk or lines[0].endswith(b"\r")
-            yield [line.removesuffix(b"\r") for line in lines] if has_returns else lines
-    if rest:
-        yield [bytes(rest).removesuffix(b"\r")]
+    try:
+        while chunk := await chunks.get():
+            free_slots.release()
+            if isinstance(chunk, OSError):
+                raise chunk
+            first, *others = chunk.split(b"\n")
+            rest += first
+            if len(rest) > line_bytes_max:
+                raise RecordTooLarge(f"a line of the input is longer than {line_bytes_max} bytes")
+            if others:
+                lines = [bytes(rest), *others[:-1]]
+                rest = bytearray(others[-1])
+                has_returns = b"\r" in chunk or lines[0].endswith(b"\r")
+                yield [line.removesuffix(b"\r") for line in lines] if has_returns else lines
+        if rest:
+            yield [bytes(rest).removesuffix(b"\r")]
+    finally:
+        has_ended.set()
+        free_slots.release()
 
 
 def produce(
