@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from odradek import GroupOptions
 from odradek.admin.admin import Admin
+from odradek.cluster.wait_report import reported_wait
 from odradek.errors import BrokersUnavailable
 from odradek.testing import MemoryCluster
 from odradek.testing.memory_broker import GROUP_CALLS
@@ -98,6 +99,55 @@ async def test_a_consumer_that_cannot_join_its_group_logs_why(
             cluster.start(1)
     assert warning.startswith("Waiting for group 'billing' to accept this member, for 0 s so far: ")
     assert UNREACHABLE in warning
+
+
+async def test_a_member_of_a_group_whose_topic_does_not_exist_logs_it_with_similar_topics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("orders")
+    async with (
+        cluster.client() as client,
+        client.producer() as producer,
+        client.consumer("ordres", group="billing", auto_offset_reset="earliest") as consumer,
+    ):
+        async with asyncio.timeout(30):
+            while "'ordres'" not in caplog.text:  # noqa: ASYNC110 - a log record sets no event
+                await asyncio.sleep(0.01)
+        assert "did you mean 'orders'?" in caplog.text
+        assert waits(caplog) == []
+        cluster.create_topic("ordres")
+        await producer.send_and_wait("ordres", b"1")
+        assert (await anext(consumer)).value == b"1"
+
+
+async def test_a_member_without_partitions_logs_that_others_own_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = MemoryCluster(brokers=1)
+    cluster.create_topic("orders", partitions=1)
+    async with cluster.client() as client, client.producer() as producer:
+        await producer.send_and_wait("orders", b"1")
+        async with client.consumer(
+            "orders", group="billing", auto_offset_reset="earliest"
+        ) as first:
+            await anext(first)
+            assert waits(caplog) == []
+            async with client.consumer("orders", group="billing"):
+                warning = await logged_wait(caplog)
+    assert warning.startswith("Waiting for partitions of group 'billing', for 0 s so far: ")
+    assert "consumer.session.timeout.ms" in warning
+
+
+async def test_a_long_wait_is_logged_again_with_its_whole_time(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.cluster.wait_report.REPEATED_REPORT_S", 0.2)
+    with reported_wait("a response", lambda: "the same reason", waited_s=100):
+        async with asyncio.timeout(30):
+            while len(waits(caplog)) < 2:  # noqa: ASYNC110 - a log record sets no event
+                await asyncio.sleep(0.01)
+    assert waits(caplog)[0] == "Waiting for a response, for 100 s so far: the same reason"
 
 
 async def test_a_commit_during_a_move_of_the_coordinator_logs_the_reason(

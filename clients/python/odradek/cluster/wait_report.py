@@ -15,6 +15,7 @@ from odradek.errors import OdradekError
 WAIT_REPORT_S: Final = 3.0
 """After this time, a call that still waits logs why."""
 
+REPEATED_REPORT_S: Final = 15.0
 NoteError = Callable[[OdradekError], None]
 """Takes the error of each attempt of a call that is repeated."""
 
@@ -27,23 +28,24 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
+def reported_wait(what: str, reason: Callable[[], str], *, waited_s: float = 0.0) -> Iterator[None]:
     """Log a warning if the block takes longer than WAIT_REPORT_S, with what it waits for and the reason. Further
-    warnings follow if the reason changes, at most one each WAIT_REPORT_S. If many calls wait for the same thing for the
-    same reason, one of them logs it.
+    warnings follow if the reason changes, at most one each WAIT_REPORT_S, and each REPEATED_REPORT_S otherwise. If many
+    calls wait for the same thing for the same reason, one of them logs it. The block continues a wait that has already
+    taken `waited_s`.
     """
     loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    reported = ""
+    began_s = loop.time() - waited_s
+    reported, reported_s = "", -math.inf
 
     timer: asyncio.TimerHandle
 
     def report() -> None:
-        nonlocal timer, reported
+        nonlocal timer, reported, reported_s
         timer = loop.call_later(WAIT_REPORT_S, report)
         current = reason()
-        if current != reported:
-            reported = current
+        if current != reported or loop.time() >= reported_s + REPEATED_REPORT_S:
+            reported, reported_s = current, loop.time()
             if _is_news(loop, what, current):
                 log_wait(what, loop.time() - began_s, current)
 
@@ -55,7 +57,9 @@ def reported_wait(what: str, reason: Callable[[], str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reported_call(what: str, explain: Callable[[OdradekError | None], str]) -> Iterator[NoteError]:
+def reported_call(
+    what: str, explain: Callable[[OdradekError | None], str], *, waited_s: float = 0.0
+) -> Iterator[NoteError]:
     """Log a warning if the block takes longer than WAIT_REPORT_S, as `reported_wait` does. The block gets a function to
     which it passes the error of each attempt; `explain` returns the reason for the last error (None: no error yet).
     """
@@ -65,7 +69,7 @@ def reported_call(what: str, explain: Callable[[OdradekError | None], str]) -> I
         nonlocal last_error
         last_error = error
 
-    with reported_wait(what, lambda: explain(last_error)):
+    with reported_wait(what, lambda: explain(last_error), waited_s=waited_s):
         yield note
 
 

@@ -39,6 +39,7 @@ from odradek.consumer.group_offsets import (
     GroupOffsets,
     Offsets,
 )
+from odradek.consumer.group_waits import report_missing_partitions, report_missing_topics
 from odradek.consumer.options import GroupIdentity, GroupListener, GroupOptions
 from odradek.errors import (
     AuthenticationFailed,
@@ -139,12 +140,22 @@ class GroupMembership:
         self._is_all_processed = asyncio.Event()
         self._is_all_processed.set()
 
+    @property
+    def awaits_partitions(self) -> bool:
+        """Whether this member could get partitions of existing topics, but has none and is not about to get some."""
+        if self.owned or self._target or self.refusal:
+            return False
+        exists = (self._cluster.cache.topic(name) is not None for name in self._topics)
+        return self.options.pattern is not None or any(exists)
+
     def start(self) -> None:
         """Join the group, without waiting."""
         if not self.is_active and self.member_epoch == _JOIN:
             self.is_active = True
             self._cluster.start()
             self._tasks.start(self._heartbeat(), "heartbeat")
+            reporting = report_missing_partitions(self, self.options.group, self._has_joined)
+            self._tasks.start(reporting, "report")
             if self.options.auto_commit:
                 self._tasks.start(self._commit_at_intervals(), "commit")
 
@@ -212,7 +223,9 @@ class GroupMembership:
             what = "to accept this member" if self._is_join_under_way else "to answer a heartbeat"
             try:
                 with reported_call(
-                    f"group {self.options.group!r} {what}", self._cluster.explain_waiting
+                    f"group {self.options.group!r} {what}",
+                    self._cluster.explain_waiting,
+                    waited_s=time.monotonic() - last_response_s,
                 ) as note_error:
                     await self._note_topics()
                     response = await self._cluster.call_any(
@@ -277,6 +290,10 @@ class GroupMembership:
             self._subscribed[name] = (
                 (b"", 0) if topic is None else (topic.topic_id, len(topic.partitions))
             )
+        missing = [name for name in topics if self._subscribed[name] == (b"", 0)]
+        if missing:
+            reporting = report_missing_topics(self._cluster, self.options.group, missing)
+            self._tasks.start(reporting, "report")
 
     async def _wait_interval(self) -> None:
         try:
