@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from odradek.cluster.cluster import Cluster, LinkState, connect
 from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.cluster.transport import Transport
+from odradek.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from odradek.admin.admin import Admin
@@ -33,6 +34,8 @@ class Client:
     the client by a name and password, or by a signed token. `on_state` is called with the new `LinkState` at each
     change.
 
+    `client_id` names the program for quotas and in the descriptions of groups (None: "odradek").
+
     `suggests_topics`: errors about topics that do not exist name similar ones. To find them, the client requests the
     metadata of all topics and uses up to a quarter of a second of CPU time. Pass False in a server that acts for many
     clients, such as a gateway.
@@ -47,7 +50,14 @@ class Client:
         transport: Transport | None = None,
         on_state: Callable[[LinkState], None] | None = None,
         suggests_topics: bool = True,
+        client_id: str | None = None,
     ) -> None:
+        if client_id is not None:
+            if transport is not None:
+                raise InvalidConfig("client_id cannot be used with a transport of its own")
+            from odradek.cluster.grpc_transport import GrpcTransport
+
+            transport = GrpcTransport(tls, credentials=credentials, client_id=client_id)
         self.admin_timeout_s = ADMIN_TIMEOUT_S
         """The longest time of one call of `admin`, in seconds. Set it before `admin` is used for the first time."""
         self._cluster: Cluster = connect(

@@ -249,20 +249,32 @@ class FetchedPartition:
     records: memoryview
 
 
-def decode_fetch_response(message: bytes) -> list[FetchedPartition]:
-    """Decode the partitions of a FetchResponse, in order. Raises WireError.
+class FetchedPartitions(list[FetchedPartition]):
+    """The partitions of a FetchResponse, in order."""
+
+    __slots__ = ("throttle_ms",)
+
+    def __init__(self) -> None:
+        self.throttle_ms = 0
+        """How long the broker delays its next response because of a quota."""
+
+
+def decode_fetch_response(message: bytes) -> FetchedPartitions:
+    """Decode a FetchResponse. Raises WireError.
 
     The generated class decodes all fields of a partition except the records. A protobuf message is the concatenation of
     its fields in any order, so the other fields are joined without the records.
     """
     view = memoryview(message)
-    partitions = []
+    partitions = FetchedPartitions()
     position, end = 0, len(message)
     while position < end:
         tag, position = _varint(message, position)
         if tag == _PARTITIONS_TAG:
             start, position = _span(message, position, end)
             partitions.append(_fetched_partition(message, view, start, position))
+        elif tag == _THROTTLE_TAG[0]:
+            partitions.throttle_ms, position = _varint(message, position)
         else:
             position = _skip(message, position, end, tag & 7)
     return partitions

@@ -136,6 +136,7 @@ def test_a_fetch_response_is_read_as_protobuf_reads_it(
 ) -> None:
     response = pb.FetchResponse(partitions=partitions, throttle_time_ms=throttle_time_ms)
     decoded = decode_fetch_response(response.SerializeToString())
+    assert decoded.throttle_ms == throttle_time_ms
     assert [bytes(entry.records) for entry in decoded] == [p.records for p in partitions]
     for entry, expected in zip(decoded, partitions, strict=True):
         expected.records = b""

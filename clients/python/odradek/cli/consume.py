@@ -202,6 +202,8 @@ def consume(
         """
         partitions = await chosen_partitions(client, topics, partition)
         consumer.assign(partitions)
+        # No records are fetched until the start offsets are known. Fetched in vain, they would count against quotas.
+        consumer.pause()
         ends = await consumer.end_offsets(partitions)
         starts = ends
         if from_beginning or until_ms is not None:
@@ -247,6 +249,7 @@ def consume(
                 starts, stops = await starts_and_stops(client, consumer, topics)
                 for name, start in starts.items():
                     consumer.seek(name, start)
+                consumer.resume()
             unread = await _unread(consumer, stops)
             waits_for.partitions = list(unread) if stops else None
             remaining = count if count is not None else -1
@@ -425,6 +428,8 @@ class _Waits:
             first = without_leader[0]
             others = f" and {len(without_leader) - 1} more have" if without_leader[1:] else " has"
             return f"waiting: {first}{others} no leader: `odradek why {first.topic}/{first.partition}` explains why"
+        if self.consumer is not None and self.consumer._fetcher.is_throttled:
+            return "waiting: a consumer quota limits the rate (`odradek quota list` shows quotas)"
         if self._group is not None and self.consumer is not None and not self.consumer.assignment():
             return (
                 f"waiting: group {self._group} has assigned no partitions to this member yet:"

@@ -81,6 +81,9 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.service_config_disable_resolution", 1),
 ]
 RESOLVE_S_MAX: Final = 0.5
+CLIENT_ID: Final = "odradek"
+"""The default client id. Quotas may be set for client ids, and the descriptions of groups show them."""
+_CLIENT_ID_HEADER: Final = "odradek-client-id"
 _FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DOTALL)
 """Matches the message that a Kafka or HTTP listener sends to a gRPC client before it closes the connection. gRPC's
 details may quote the message twice, one quotation within the other; the last one is matched."""
@@ -95,6 +98,11 @@ _FAILED_TO_CONNECT: Final = re.compile(
     r"(?:Failed to connect to remote host: )?(.+)"
 )
 """Matches gRPC's message for a failed connection whose address and reason are known."""
+_NO_RESPONSE: Final = ("before receiving SETTINGS frame", "ping timeout", "ping_timeout")
+"""Parts of gRPC's messages if the operating system accepts or keeps a connection, but the process does not respond."""
+_NO_RESPONSE_REASON: Final = (
+    "it accepts connections, but does not respond; its process may be stopped or overloaded"
+)
 _NO_TLS_HINT: Final = (
     "connect without TLS (no --ca, --cert, ssl.* properties or TlsOptions; security.protocol PLAINTEXT), or use the"
     " address of a listener with TLS"
@@ -229,9 +237,11 @@ def _connect_failure(endpoint: str, details: str) -> str:
 
     The resolved address is added if it differs from the endpoint, because a host name may resolve to a wrong address.
     """
-    if (failed := _FAILED_TO_CONNECT.fullmatch(details)) is None:
-        return details
-    return failed[2] if failed[1] == endpoint else f"{failed[2]} ({failed[1]})"
+    failed = _FAILED_TO_CONNECT.fullmatch(details)
+    reason = details if failed is None else failed[2]
+    if any(part in reason for part in _NO_RESPONSE):
+        reason = _NO_RESPONSE_REASON
+    return reason if failed is None or failed[1] == endpoint else f"{reason} ({failed[1]})"
 
 
 def _has_files() -> bool:
@@ -284,6 +294,7 @@ class GrpcTransport:
         *,
         credentials: SaslCredentials | None = None,
         options: Mapping[str, Any] | None = None,
+        client_id: str = CLIENT_ID,
     ) -> None:
         if _is_forked:
             raise ForkedProcess("gRPC was in use when this process was forked")
@@ -295,8 +306,13 @@ class GrpcTransport:
             )
         if tls is not None:
             tls.pem()  # Raises an error for a file that cannot be used. Without this call, each connection would fail.
+        if not (client_id.isascii() and client_id.isprintable() and client_id):
+            raise InvalidConfig(
+                f"the client id {client_id!r} must consist of printable ASCII characters"
+            )
         self._tls = tls
         self._credentials = credentials
+        self._client_id: Metadata = ((_CLIENT_ID_HEADER, client_id),)
         self._sessions: dict[str, Session] = {}
         self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
@@ -341,7 +357,9 @@ class GrpcTransport:
             method.path, request_serializer=method.encode, response_deserializer=method.decode
         )
         try:
-            response: R = await unary(request, timeout=timeout_s, metadata=metadata)
+            response: R = await unary(
+                request, timeout=timeout_s, metadata=(*self._client_id, *metadata)
+            )
         except grpc.aio.AioRpcError as error:
             raise await translated(error.code(), error.details(), endpoint, method.name) from None
         except asyncio.CancelledError:
@@ -357,6 +375,7 @@ class GrpcTransport:
         return _LoggedInStream(self, endpoint, method, metadata)
 
     def _open(self, endpoint: str, method: Method[Q, R], metadata: Metadata) -> Stream[Q, R]:
+        metadata = (*self._client_id, *metadata)
         if method.kind is MethodKind.BIDI:
             connection = self._connection_with_room(endpoint)
             bidi = connection.channel.stream_stream(

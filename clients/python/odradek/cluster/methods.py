@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from odradek.cluster.transport import Method, MethodKind
-from odradek_protocol.record_messages import FetchedPartition, decode_fetch_response
+from odradek_protocol.record_messages import FetchedPartitions, decode_fetch_response
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import auth_service_pb2 as auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as broker
@@ -69,7 +69,7 @@ AUTHENTICATE: Final = _method(
 PRODUCE: Final = _method(
     BROKER_SERVICE, "Produce", broker.ProduceRequest, broker.ProduceResponse, MethodKind.BIDI
 )
-FETCH: Final[Method[broker.FetchRequest, list[FetchedPartition]]] = Method(
+FETCH: Final[Method[broker.FetchRequest, FetchedPartitions]] = Method(
     service=BROKER_SERVICE,
     name="Fetch",
     kind=MethodKind.BIDI,

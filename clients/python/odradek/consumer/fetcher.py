@@ -14,6 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from odradek.cluster import wait_report
 from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.metadata_cache import Change
@@ -32,7 +33,7 @@ from odradek.errors import (
     UnsupportedOperation,
 )
 from odradek.partitions import OffsetAndTimestamp, TopicPartition
-from odradek_protocol.record_messages import FetchedPartition
+from odradek_protocol.record_messages import FetchedPartitions
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 VALIDATION_S_MAX: Final = 5.0
@@ -46,7 +47,7 @@ PARTITIONS_PER_REQUEST: Final = 1_000
 _FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 
 _log = logging.getLogger(__name__)
-OnData = Callable[["FetchStream", list[FetchedPartition]], None]
+OnData = Callable[["FetchStream", FetchedPartitions], None]
 OnEnd = Callable[["FetchStream", OdradekError], None]
 
 
@@ -186,6 +187,8 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._warned: tuple[str, int] = "", 0
+        self._throttled_until_ms = 0
+        self._throttle_logged_ms = -WARNING_INTERVAL_MS
         """The text of the last warning about a stream, and when it was logged, in ms."""
         self._is_started = False
         self._is_closed = False
@@ -335,8 +338,27 @@ class Fetcher:
         run.add_done_callback(lambda _: self._runs.pop(stream))
         return stream
 
-    def _on_data(self, stream: FetchStream, entries: list[FetchedPartition]) -> None:
+    @property
+    def is_throttled(self) -> bool:
+        """Whether a broker delays its next response because of a quota."""
+        return monotonic_ms() < self._throttled_until_ms
+
+    def _note_throttle(self, throttle_ms: int, now_ms: int) -> None:
+        """Log a long delay because of a quota, at most once in WARNING_INTERVAL_MS."""
+        self._throttled_until_ms = max(self._throttled_until_ms, now_ms + throttle_ms)
+        is_long = throttle_ms >= wait_report.WAIT_REPORT_S * 1000
+        if is_long and now_ms >= self._throttle_logged_ms + WARNING_INTERVAL_MS:
+            self._throttle_logged_ms = now_ms
+            _log.warning(
+                "A consumer quota limits the rate: the broker sends the next records in %.0f s (`odradek quota list`"
+                " shows quotas)",
+                throttle_ms / 1000,
+            )
+
+    def _on_data(self, stream: FetchStream, entries: FetchedPartitions) -> None:
         now_ms = monotonic_ms()
+        if entries.throttle_ms:
+            self._note_throttle(entries.throttle_ms, now_ms)
         planner = self._planner
         needs_plan = False
         for entry in entries:

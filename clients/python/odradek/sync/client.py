@@ -98,9 +98,15 @@ class Client:
         credentials: SaslCredentials | None = None,
         transport: Transport | None = None,
         on_state: Callable[[LinkState], None] | None = None,
+        client_id: str | None = None,
     ) -> None:
         client = AsyncClient(
-            bootstrap, tls=tls, credentials=credentials, transport=transport, on_state=on_state
+            bootstrap,
+            tls=tls,
+            credentials=credentials,
+            transport=transport,
+            on_state=on_state,
+            client_id=client_id,
         )
         self._thread = LoopThread("odradek")
         self._client = client

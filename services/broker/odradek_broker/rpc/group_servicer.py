@@ -53,6 +53,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         caller = client_caller()
         if caller is not None:
             request.principal, request.host = caller.principal, caller.host
+            request.client_id = caller.client_id
 
         async def beat(request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
             outcome = await self._coordinator.consumer_heartbeat(wire.beat(request))

@@ -52,7 +52,7 @@ def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
         subscribed_regex=(pattern or "") if request.has_subscription else None,
         server_assignor=optional("assignor"),
         owned=_assignment(request.owned) if request.has_owned else None,
-        client_id="odradek",
+        client_id=request.client_id or "odradek",
         client_host=f"/{request.host}",
         principal=request.principal,
     )
