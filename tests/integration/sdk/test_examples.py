@@ -14,14 +14,17 @@ EXPECTED = {
     "activity_tracking.py": " clicks, 23 sessions of 10 users",
     "metrics_collection.py": "4000 samples of 20 hosts; the busiest is host-",
     "application_logs.py": "330 lines, 30 errors, 0 dropped",
+    "json_to_parquet.py": ": sensor string, celsius double, at timestamp[ms, tz=UTC]",
     "publish_subscribe.py": "40 orders for 1568.00 in all; a bridge: no such item",
 }
-# Programs that test_recipes.py runs.
+# Programs that test_recipes.py runs, or the test that a comment names.
 RECIPES = (
     "at_least_once.py",
     "at_most_once.py",
+    "fastapi_service.py",  # tests/unit/sdk/test_example_programs.py
     "exactly_once_with_the_result.py",
     "idempotent_consumer.py",
+    "retrying_worker.py",
     "transactional_copy.py",  # tests/unit/sdk/test_transactional_copy.py
 )
 

@@ -113,6 +113,44 @@ async def test_at_least_once_never_loses(impatient: str, topic: str, tmp_path: P
     assert max(times.values()) <= KILLS + 1
 
 
+async def test_a_worker_does_each_job_or_puts_it_into_the_dead_letter_topic(
+    impatient: str, topic: str, tmp_path: Path
+) -> None:
+    bad = {number for number in range(RECORDS) if number % 40 == 0}
+    async with Client(impatient) as client:
+        await client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
+        async with client.producer() as producer:
+            for number in range(RECORDS):
+                value = b"no JSON" if number in bad else b'{"order": %d}' % number
+                await producer.send(topic, value, key=b"%d" % number, headers=[("source", b"shop")])
+    path = tmp_path / "done"
+    killed_again_and_again(
+        impatient,
+        "retrying_worker.py",
+        topic,
+        path,
+        lambda: len(set(lines(path))),
+        RECORDS - len(bad),
+    )
+    assert {int(line) for line in lines(path)} == set(range(RECORDS)) - bad
+    origins: dict[int, str] = {}
+    async with (
+        Client(impatient) as client,
+        client.consumer(f"{topic}.dead", auto_offset_reset="earliest") as consumer,
+    ):
+        while set(origins) != bad:
+            records = await consumer.getmany(timeout_ms=10_000)
+            assert records, f"not in the dead letter topic: {bad - set(origins)}"
+            for record in records:
+                headers = dict(record.headers)
+                assert headers["source"] == b"shop"
+                assert (headers["error"] or b"").startswith(b"JSONDecodeError: Expecting value")
+                assert record.value == b"no JSON"
+                origin = (headers["origin"] or b"").decode()
+                assert origins.setdefault(int(record.key or b""), origin) == origin
+    assert len(set(origins.values())) == len(bad)
+
+
 async def test_the_offset_kept_with_the_result_is_exactly_once(
     impatient: str, topic: str, tmp_path: Path
 ) -> None:
