@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 
@@ -27,8 +27,9 @@ from odradek.cli.output import (
     say,
     unescaped,
 )
-from odradek.cli.record_format import InputRecord, InvalidRecord, key_in, record_of
+from odradek.cli.record_format import InputRecord, InvalidRecord, fields_of, key_in, record_of
 from odradek.errors import InvalidRequest, OdradekError, RecordTooLarge, UnknownTopic
+from odradek.spelling import similar_to
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -40,6 +41,8 @@ REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 INTERRUPTED_FLUSH_S_MAX: Final = 5.0
 """How long an interrupted command tries to send the lines that it has already read."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+FIELDS_MAX: Final = 20
+"""The most fields of a line that an error message names."""
 _CHUNK_BYTES: Final = 256 * 1024
 _CHUNKS_WAITING_MAX: Final = 4
 
@@ -125,7 +128,7 @@ def produce(
             "--key-separator",
             metavar="TEXT",
             help="Text between the key and the value of a line; \\t is a tab. A line without this text becomes a record"
-            " without a key.",
+            " without a key. If none of the first lines has it, nothing is written.",
         ),
     ] = None,
     key_field: Annotated[
@@ -133,9 +136,18 @@ def produce(
         typer.Option(
             metavar="NAME",
             help="Lines are JSON objects: use the field NAME of each as the key, and the whole line as the value."
-            " Dots select a field in an object: customer.id.",
+            " Dots select a field in an object: customer.id. If none of the first lines has the field, nothing is"
+            " written.",
         ),
     ] = None,
+    allow_missing_keys: Annotated[
+        bool,
+        typer.Option(
+            "--allow-missing-keys",
+            help="Write the records without keys even if none of the first lines has the text of -k or the field of"
+            " --key-field.",
+        ),
+    ] = False,
     partition: Annotated[
         int | None,
         typer.Option(
@@ -213,6 +225,8 @@ def produce(
             "--key-field cannot be used together with --json or -k: choose one source for the key",
             status=EXIT_USAGE,
         )
+    if allow_missing_keys and key_field is None and key_separator is None:
+        fail("--allow-missing-keys can be used only with -k or --key-field", status=EXIT_USAGE)
     if repartition and (not is_json or partition is not None):
         fail(
             "--repartition can be used only with --json and without --partition", status=EXIT_USAGE
@@ -246,6 +260,12 @@ def produce(
         client._cluster.missing_topics.on_created = lambda note: progress.say(f"odradek: {note}")
         async with _explained(run, producer, progress):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
+                if not run.sent and not allow_missing_keys and (reason := run.why_keyless(lines)):
+                    fail(
+                        f"{reason} Nothing was written; with --allow-missing-keys, the records are written without"
+                        " keys",
+                        status=EXIT_USAGE,
+                    )
                 if run.has_values_only and not headers:
                     run.sent += len(lines)
                     deliveries = Deliveries()
@@ -277,11 +297,11 @@ def produce(
     with source, progress:
         with_client(bootstrap, work, is_quick=False)
     if run.error is not None:
-        fail(f"{run.failed} of {run.sent} records were not acknowledged: {run.error}")
+        fail(f"{run.failed:,} of {counted(run.sent, 'record')} were not acknowledged: {run.error}")
     if run.without_key:
         key_source = f"'{key_separator}'" if key_field is None else f"field {key_field}"
         print(
-            f"odradek: {run.without_key} of {counted(run.sent, 'line')} had no {key_source}:"
+            f"odradek: {run.without_key:,} of {counted(run.sent, 'line')} had no {key_source}:"
             f" {'its record was' if run.without_key == 1 else 'their records were'} sent without a key",
             file=sys.stderr,
         )
@@ -348,6 +368,37 @@ class _Run:
             return InputRecord(key=key, value=None)
         return InputRecord(key=key, value=value)
 
+    def why_keyless(self, lines: Sequence[bytes]) -> str:
+        """Return why none of these first lines of the input has a key, as sentences for the user. The result is "" if
+        a line has a key, or if the keys do not come from the lines.
+
+        Raises:
+            InvalidRequest: a line before the first one with a key is not a JSON object.
+        """
+        if self._separator is not None:
+            if any(self._separator in line for line in lines):
+                return ""
+            shown_separator = repr(self._separator.decode())
+            return f"-k {shown_separator}: none of the first {counted(len(lines), 'line')} has this text."
+        if self._key_field is None:
+            return ""
+        with_value = [(n, line) for n, line in enumerate(lines, 1) if line != self._null]
+        for number, line in with_value:
+            try:
+                if key_in(line, self._key_field) is not None:
+                    return ""
+            except InvalidRecord as error:
+                raise InvalidRequest(f"line {number} of the input: {error}") from None
+        if not with_value:
+            return ""
+        names = fields_of(with_value[0][1])
+        near = similar_to(self._key_field, names)
+        return (
+            f"--key-field {self._key_field}: none of the first {counted(len(lines), 'line')} has a value in this field"
+            f"{f'; did you mean {near[0]!r}?' if near else '.'} The fields of line {with_value[0][0]} are"
+            f" {', '.join(names[:FIELDS_MAX])}{' and others' if len(names) > FIELDS_MAX else ''}."
+        )
+
     def count(self, records: int, error: OdradekError | None) -> None:
         """Count `records` records as acknowledged if `error` is None, otherwise as failed."""
         if error is None:
@@ -399,7 +450,7 @@ async def _explained(run: _Run, producer: Producer, progress: Progress) -> Async
         if is_interrupted and run.sent > run.acknowledged:
             missing = run.sent - run.acknowledged
             progress.say(
-                f"odradek: interrupted; {missing} of {run.sent} records were not acknowledged"
+                f"odradek: interrupted; {missing:,} of {counted(run.sent, 'record')} were not acknowledged"
             )
         elif not is_interrupted and run.acknowledged:
             were = "record was" if run.acknowledged == 1 else "records were"

@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -185,6 +185,21 @@ def key_in(line: bytes, field: str) -> bytes | None:
     if value is None:
         return None
     return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()
+
+
+def fields_of(line: bytes) -> list[str]:
+    """Return the names of the fields of a JSON object, as `key_in` takes them. A field in an object has a name with
+    dots.
+    """
+
+    def names(row: dict[str, Any], prefix: str) -> Iterator[str]:
+        for name, value in row.items():
+            if isinstance(value, dict):
+                yield from names(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    return list(names(json.loads(line), ""))
 
 
 def record_of(line: bytes) -> InputRecord:
