@@ -8,11 +8,12 @@ for `sasl.username`), else from a properties file. --config or ODRADEK_CONFIG na
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextvars import ContextVar, copy_context
 from functools import cache
 from pathlib import Path
@@ -22,12 +23,15 @@ import typer
 
 from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail, say
 from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
-from odradek.spelling import did_you_mean
+from odradek.spelling import did_you_mean, similar_to
+from odradek_protocol.identity import SLOT_SEPARATOR
 
 if TYPE_CHECKING:
     import asyncio
 
+    from odradek.admin.descriptions import TopicDescription
     from odradek.client import Client
+    from odradek.errors import UnknownGroup
 
 
 DEFAULT_FILE: Final = Path("~/.config/odradek/client.properties")
@@ -369,6 +373,83 @@ async def _transactional_ids(client: Client) -> list[str]:
 async def _brokers(client: Client) -> list[str]:
     cluster = await client.admin.describe_cluster()
     return [str(broker.broker_id) for broker in cluster.brokers]
+
+
+async def similar_groups(client: Client, name: str) -> list[str]:
+    """Return the names of up to SIMILAR_MAX groups that are most similar to `name`; [] if there is a group of this
+    name, or if the caller may not list groups.
+    """
+    from odradek.cluster.topic_errors import NAMES_COMPARED_MAX, SIMILAR_MAX
+    from odradek.errors import OdradekError
+
+    try:
+        names = await _groups(client)
+    except OdradekError:
+        return []
+    if name in names or len(names) > NAMES_COMPARED_MAX:
+        return []
+    return similar_to(name, names, count_max=SIMILAR_MAX)
+
+
+def topic_and_index(name: str, topics: Container[str]) -> tuple[str, int] | None:
+    """Split TOPIC/N or TOPIC-N, where TOPIC exists but partition N may not. The result is None if `name` is neither."""
+    for separator in ("/", "-"):
+        topic, _, index = name.rpartition(separator)
+        if topic in topics and index.isdecimal():
+            return topic, int(index)
+    return None
+
+
+async def nothing_named(client: Client, name: str, topics: dict[str, TopicDescription]) -> str:
+    """Return the error for a name that stands for nothing in the cluster. It names the partitions of the topic, or
+    similar names.
+    """
+    from odradek.cluster.topic_errors import NAMES_COMPARED_MAX, SIMILAR_MAX
+    from odradek.errors import OdradekError
+
+    parts = topic_and_index(name, topics)
+    if parts is not None:
+        topic, index = parts
+        count = len(topics[topic].partitions)
+        existing_ones = "partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+        return f"topic {topic} has no partition {index}, only {existing_ones}"
+    try:
+        listings = await client.admin.transactions.list()
+    except OdradekError:
+        listings = []
+    ids = (i.transactional_id for i in listings if SLOT_SEPARATOR not in i.transactional_id)
+    names = [*topics, *await similar_groups(client, name), *ids]
+    similar = similar_to(name, names[:NAMES_COMPARED_MAX], count_max=SIMILAR_MAX)
+    suggestion = f"did you mean {' or '.join(map(repr, similar))}? If not, " if similar else ""
+    return (
+        f"there is no topic, group, transactional id or broker {name}: {suggestion}check the name with `odradek topic"
+        " list`, `odradek group list`, `odradek transaction list` or `odradek cluster info`"
+    )
+
+
+async def group_suggestion(client: Client, name: str) -> str:
+    """Return a question that names similar groups, such as "did you mean 'orders'? If not, "; "" if there are none."""
+    similar = await similar_groups(client, name)
+    return f"did you mean {' or '.join(map(repr, similar))}? If not, " if similar else ""
+
+
+@contextlib.asynccontextmanager
+async def suggested_groups(client: Client, name: str) -> AsyncIterator[None]:
+    """Add similar groups to the error of the block if the group `name` does not exist."""
+    from odradek.errors import UnknownGroup
+
+    try:
+        yield
+    except UnknownGroup as error:
+        raise await with_suggestion(client, name, error) from None
+
+
+async def with_suggestion(client: Client, name: str, error: UnknownGroup) -> UnknownGroup:
+    """Return the error of the missing group `name` with similar groups in its hint."""
+    from odradek.errors import UnknownGroup
+
+    hint = f"{await group_suggestion(client, name)}{error.hint}"
+    return UnknownGroup(error.message, code=error.code, hint=hint)
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from odradek.cli.configs import group_config
-from odradek.cli.connection import chosen_partitions, complete_groups, complete_topics, with_client
+from odradek.cli.connection import (
+    chosen_partitions,
+    complete_groups,
+    complete_topics,
+    group_suggestion,
+    suggested_groups,
+    with_client,
+    with_suggestion,
+)
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -153,7 +161,8 @@ def describe(
     """Show the members, committed offsets and lag of a group."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        description = await client.admin.describe_group(group)
+        async with suggested_groups(client, group):
+            description = await client.admin.describe_group(group)
         offsets = await client.admin.group_offsets(group)
         owners = {name: member for member in description.members for name in member.assignment}
         names = sorted({*offsets, *owners})
@@ -299,7 +308,7 @@ def seek(
             partition is None or name.partition in partition
         )
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def work(client: Client) -> tuple[list[dict[str, Any]], str]:
         committed = await client.admin.group_offsets(group)
         given = listed
         if by:
@@ -327,6 +336,7 @@ def seek(
         chosen = {name: max(starts[name], min(given[name], ends[name])) for name in names}
         if chosen and not dry_run:
             await client.admin.alter_group_offsets(group, chosen)
+        suggestion = "" if chosen else await group_suggestion(client, from_group or group)
         return [
             {
                 "topic": name.topic,
@@ -335,13 +345,13 @@ def seek(
                 "after": offset,
             }
             for name, offset in sorted(chosen.items())
-        ]
+        ], suggestion
 
-    rows = with_client(bootstrap, work)
+    rows, suggestion = with_client(bootstrap, work)
     print_rows(
         rows,
         output,
-        empty=f"group {from_group or group} has no committed offsets: check its name, or choose partitions"
+        empty=f"group {from_group or group} has no committed offsets: {suggestion}check its name, or choose partitions"
         " with --topic NAME, and their first offsets with --to or --since",
     )
     if not rows:
@@ -410,12 +420,21 @@ def delete(
     A group that has members is not deleted: stop the members first.
     """
 
+    from odradek.errors import UnknownGroup
+
     async def describe_all(client: Client) -> list[dict[str, Any]]:
-        described = [await client.admin.describe_group(name) for name in group]
+        described = []
+        for name in group:
+            async with suggested_groups(client, name):
+                described.append(await client.admin.describe_group(name))
         return [{"group": d.group, "state": d.state, "deleted": False} for d in described]
 
     async def work(client: Client) -> dict[str, OdradekError | None]:
-        return await client.admin.delete_groups(group)
+        outcomes = await client.admin.delete_groups(group)
+        for name, error in outcomes.items():
+            if isinstance(error, UnknownGroup):
+                outcomes[name] = await with_suggestion(client, name, error)
+        return outcomes
 
     if dry_run:
         print_rows(with_client(bootstrap, describe_all), output, empty="no groups")
@@ -458,8 +477,9 @@ def offset_delete(
     The offsets are not deleted while a member of the group is subscribed to the topic.
     """
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def work(client: Client) -> tuple[list[dict[str, Any]], str]:
         committed = await client.admin.group_offsets(group)
+        suggestion = "" if committed else await group_suggestion(client, group)
         names = [
             name
             for name in sorted(committed)
@@ -475,10 +495,11 @@ def offset_delete(
                 "deleted": not dry_run,
             }
             for n in names
-        ]
+        ], suggestion
 
+    rows, suggestion = with_client(bootstrap, work)
     print_rows(
-        with_client(bootstrap, work),
+        rows,
         output,
-        empty="the group has no committed offsets in this topic or these partitions",
+        empty=f"group {group} has no committed offsets in this topic or these partitions: {suggestion}check the names",
     )

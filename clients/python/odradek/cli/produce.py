@@ -393,10 +393,11 @@ class _Run:
             return ""
         names = fields_of(with_value[0][1])
         near = similar_to(self._key_field, names)
+        suggestion = f"; did you mean {near[0]!r}?" if near else "."
+        shown_names = ", ".join(names[:FIELDS_MAX]) + (" ..." if len(names) > FIELDS_MAX else "")
         return (
-            f"--key-field {self._key_field}: none of the first {counted(len(lines), 'line')} has a value in this field"
-            f"{f'; did you mean {near[0]!r}?' if near else '.'} The fields of line {with_value[0][0]} are"
-            f" {', '.join(names[:FIELDS_MAX])}{' and others' if len(names) > FIELDS_MAX else ''}."
+            f"--key-field {self._key_field}: none of the first {counted(len(lines), 'line')} has a value in this"
+            f" field{suggestion} The fields of line {with_value[0][0]} are {shown_names}."
         )
 
     def count(self, records: int, error: OdradekError | None) -> None:

@@ -11,6 +11,8 @@ import typer
 from odradek.cli.connection import (
     complete_names,
     connect_s_max,
+    nothing_named,
+    topic_and_index,
     with_client,
 )
 from odradek.cli.output import (
@@ -197,11 +199,7 @@ class _Examination:
             subjects.append(f"broker {name}")
             causes += broker_causes(look, int(name))
         if not subjects:
-            fail(
-                f"there is no topic, group, transactional id or broker {name}: check the name with `odradek topic"
-                " list`, `odradek group list`, `odradek transaction list` or `odradek cluster info`",
-                status=EXIT_USAGE,
-            )
+            fail(await nothing_named(self._client, name, by_name), status=EXIT_USAGE)
         # Problems of the controllers are reported even if everything that was examined works, because the next
         # failure of a broker would need a new leader, and only the controllers can elect one.
         causes += [cause for cause in quorum_causes(look) if cause not in _within(causes)]
@@ -521,11 +519,10 @@ def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicParti
     """
     if name in topics:
         return names_of(topics[name])
-    for separator in ("/", "-"):
-        topic, _, index = name.rpartition(separator)
-        if topic in topics and index.isdecimal():
-            return [n for n in names_of(topics[topic]) if n.partition == int(index)]
-    return []
+    parts = topic_and_index(name, topics)
+    if parts is None:
+        return []
+    return [n for n in names_of(topics[parts[0]]) if n.partition == parts[1]]
 
 
 async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[int, Probe]:
