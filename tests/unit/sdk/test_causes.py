@@ -7,14 +7,11 @@ from typing import Any
 
 from odradek.admin.causes import (
     Cause,
-    GroupLook,
     Look,
-    PartitionProgress,
     Probe,
     Reached,
     broker_causes,
     cluster_causes,
-    group_causes,
     partition_causes,
     quorum_causes,
     unseen,
@@ -30,6 +27,7 @@ from odradek.admin.descriptions import (
     TopicDescription,
     Voter,
 )
+from odradek.admin.group_causes import GroupLook, PartitionProgress, group_causes
 from odradek.admin.transaction_admin import (
     HangingState,
     OldTransaction,
@@ -285,6 +283,59 @@ def test_a_reader_is_slow_although_its_partition_was_empty_before() -> None:
     assert slow.what.endswith("reads more slowly than records are written")
     assert slow.evidence == "in 2.0 s, it committed 10 records, and producers wrote 100"
     assert behind(end_before=None).evidence.endswith("producers wrote 0")
+
+
+def caught_up(state: str, *members: GroupMember, type: str = "consumer") -> list[Cause]:
+    """Return what is wrong with a group that has read all records."""
+    description = GroupDescription(
+        group="billing",
+        state=state,
+        type=type,
+        protocol="",
+        epoch=1,
+        coordinator_id=1,
+        members=members,
+    )
+    ends = {ORDERS: progress(committed=100)}
+    return group_causes(
+        look(), GroupLook(group="billing", description=description, partitions=ends)
+    )
+
+
+def member(member_id: str, *assignment: TopicPartition) -> GroupMember:
+    return GroupMember(
+        member_id=member_id,
+        instance_id=None,
+        client_id="app",
+        host="h1",
+        epoch=1,
+        assignment=assignment,
+    )
+
+
+def test_a_member_that_waits_for_the_partitions_of_a_killed_one_is_told() -> None:
+    waits = only(caught_up("Reconciling", member("killed", ORDERS), member("new")))
+    assert waits.what == "group billing is rebalancing, so its members may not read"
+    assert "member killed (app on h1) owns orders-0" in waits.evidence
+    assert waits.evidence.endswith("member new (app on h1) waits for partitions")
+    assert "killed is removed" in waits.remedy
+    assert "45 s unless `odradek group config billing --set consumer.session" in waits.remedy
+    owners = [member(f"m{i}", TopicPartition("orders", i)) for i in range(5)]
+    many = only(caught_up("Reconciling", *owners, member("a"), member("b")))
+    assert "and 2 more members own partitions; members a (app on h1), b" in many.evidence
+    assert "45 s" not in only(caught_up("PreparingRebalance", member("m"), type="classic")).remedy
+
+
+def test_members_without_any_partition_are_told() -> None:
+    """The usual cause is a misspelt topic, whose name the description of a group does not have."""
+    idle = only(caught_up("Stable", member("m")))
+    assert idle.what == "no member of group billing has a partition"
+    assert idle.evidence == "its state is Stable, with member m (app on h1)"
+    assert "check that the topics exist" in idle.remedy
+    assert caught_up("Stable", member("m", ORDERS), member("spare")) == []
+    assert caught_up("Empty") == []
+    # The coordinator of a classic group does not know the partitions of its members.
+    assert caught_up("Stable", member("m"), type="classic") == []
 
 
 def test_a_group_whose_records_were_deleted_is_told() -> None:

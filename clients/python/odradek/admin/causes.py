@@ -14,7 +14,6 @@ from enum import Enum
 from odradek.admin.descriptions import (
     BrokerDescription,
     ClusterDescription,
-    GroupDescription,
     LogDirDescription,
     QuorumDescription,
 )
@@ -26,7 +25,6 @@ NAMES_MAX = 3
 SILENT_MS = 5_000
 """A controller counts as down if the active controller has received no message from it for this long."""
 _NO_CONTROLLER = "there is no active controller: topics, configs and leaders cannot change"
-_REBALANCING = frozenset({"preparingrebalance", "completingrebalance", "assigning", "reconciling"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,45 +57,6 @@ class Probe:
 
     def __str__(self) -> str:
         return f"{self.endpoint} {self.reached.value}, as seen from this machine"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProgress:
-    """The offsets of a partition and of a group that reads the partition. The offsets are looked up twice, some seconds
-    apart.
-
-    Fields that end in `_before` are from the first time. None means that the offset is not known.
-    """
-
-    start: int | None
-    end: int | None
-    end_before: int | None
-    stable_end: int | None
-    """The last stable offset, where consumers with read_committed stop."""
-    committed: int | None
-    committed_before: int | None
-    open_transaction: str = ""
-    """A description of the producer of the oldest open transaction; empty if it is not known."""
-
-    @property
-    def lag(self) -> int:
-        """The number of records that the group has not committed; 0 if it is not known."""
-        if self.committed is None or self.end is None:
-            return 0
-        return max(0, self.end - self.committed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLook:
-    """The state of a group at the time of one examination."""
-
-    group: str
-    description: GroupDescription | None = None
-    error: str = ""
-    """Why no coordinator described the group; empty if one described it."""
-    partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
-    seconds: float = 0.0
-    """The time between the two look-ups of the group's offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,142 +411,3 @@ def _why_not_in_sync(
         evidence += f"; it is throttled to {rate:,} bytes per second"
         remedy = "wait, or remove the limit with `odradek partition throttle --remove`"
     yield Cause(what=what, evidence=evidence, remedy=remedy)
-
-
-def group_causes(look: Look, group: GroupLook) -> list[Cause]:
-    """Return why a group is behind, or why its coordinator does not respond; empty if the group has read all
-    records.
-    """
-    if group.description is None:
-        offsets = [n for n in look.partitions if n.topic == "__consumer_offsets"]
-        lost = partition_causes(look, offsets, is_stopped=True)
-        return [
-            Cause(
-                what=f"the coordinator of group {group.group} does not respond",
-                evidence=group.error,
-                because=tuple(lost or quorum_causes(look)),
-            )
-        ]
-    behind = {name: p for name, p in sorted(group.partitions.items()) if p.lag or p.end is None}
-    if not behind:
-        return []
-    reasons: dict[Cause, list[TopicPartition]] = {}
-    for name, progress in behind.items():
-        reasons.setdefault(_why_behind(look, group, name, progress), []).append(name)
-    return [
-        Cause(
-            what=f"group {group.group} is {sum(p.lag for p in behind.values()):,} records behind",
-            evidence=f"committed and end offsets of {len(behind)} partitions ({joined(list(behind))});"
-            f" its state is {group.description.state}",
-            because=tuple(
-                Cause(
-                    what=f"{joined(names)}: {cause.what}",
-                    evidence=cause.evidence,
-                    remedy=cause.remedy,
-                    because=cause.because,
-                )
-                for cause, names in reasons.items()
-            ),
-        )
-    ]
-
-
-def _why_behind(
-    look: Look, group: GroupLook, name: TopicPartition, progress: PartitionProgress
-) -> Cause:
-    """Return the first cause that keeps a group from reading a partition to its end."""
-    description = group.description
-    assert description is not None
-    if progress.end is None:
-        evidence = f"committed {progress.committed}"
-        if name not in look.partitions:
-            return Cause(
-                what="the partition does not exist, or you are not authorized to describe its topic",
-                evidence=evidence,
-                remedy="if the topic was deleted, subscribe to another one; otherwise ask an administrator for an ACL"
-                " that allows describe",
-            )
-        stopped = tuple(partition_causes(look, [name], is_stopped=True))
-        reason = ", because no leader responds" if stopped else ""
-        return Cause(
-            what=f"its end offset is not known{reason}", evidence=evidence, because=stopped
-        )
-    state = description.state
-    if not description.members:
-        return Cause(
-            what="no consumer reads: the group has no members",
-            evidence=f"its state is {state}",
-            remedy=f"start the consumers with group.id={description.group}; their logs say why they ended",
-        )
-    if state.lower() in _REBALANCING:
-        return Cause(
-            what="the group is rebalancing, so its members may not read",
-            evidence=f"its state is {state}, with {len(description.members)} members",
-            remedy="wait: the rebalance ends when every member has responded, or was removed after its session timeout",
-        )
-    owner = next((m for m in description.members if name in m.assignment), None)
-    knows_owners = any(member.assignment for member in description.members)
-    if owner is None and knows_owners:
-        return Cause(
-            what="no member is assigned this partition",
-            evidence=f"{len(description.members)} members have other partitions",
-            remedy="no member subscribes to this topic: subscribe again, or delete the committed"
-            " offsets (`odradek group offset-delete`)",
-        )
-    committed = progress.committed or 0
-    if progress.start is not None and committed < progress.start:
-        return Cause(
-            what="records were deleted before they were read",
-            evidence=f"the committed offset is {committed}, but the earliest is {progress.start}",
-            remedy="raise retention.ms, because the group is slower than retention; the consumer continues where"
-            " its auto.offset.reset says",
-        )
-    if (
-        progress.stable_end is not None
-        and progress.end is not None
-        and committed >= progress.stable_end < progress.end
-    ):
-        return Cause(
-            what="an open transaction keeps read_committed consumers from reading on",
-            evidence=f"the transaction began at offset {progress.stable_end}, and the end offset is {progress.end}"
-            + (f"; {progress.open_transaction}" if progress.open_transaction else ""),
-            remedy="end the transaction in its producer, or wait for its timeout; `odradek why TRANSACTIONAL_ID`"
-            " explains the transaction",
-        )
-    member = "the member"
-    if owner is not None:
-        member = (
-            f"member {owner.instance_id or owner.member_id} ({owner.client_id} on {owner.host})"
-        )
-    elif len(description.members) == 1:
-        (only,) = description.members
-        member = f"member {only.instance_id or only.member_id} ({only.client_id} on {only.host})"
-    read = committed - (
-        progress.committed_before if progress.committed_before is not None else committed
-    )
-    written = 0
-    if progress.end is not None and progress.end_before is not None:
-        written = progress.end - progress.end_before
-    return _why_slow(group, member, read, written)
-
-
-def _why_slow(group: GroupLook, member: str, read: int, written: int) -> Cause:
-    seconds = group.seconds
-    evidence = f"in {seconds:.1f} s, it committed {read:,} records, and producers wrote {written:,}"
-    if read <= 0:
-        return Cause(
-            what=f"{member} commits nothing",
-            evidence=evidence,
-            remedy="read its log and a stack dump: it hangs in its processing, is paused, or commits rarely",
-        )
-    if read <= written:
-        return Cause(
-            what=f"{member} reads more slowly than records are written",
-            evidence=evidence,
-            remedy="make its processing faster, or add members, up to one for each partition",
-        )
-    return Cause(
-        what=f"{member} is catching up",
-        evidence=evidence,
-        remedy="wait: it reads faster than records are written",
-    )

@@ -29,7 +29,7 @@ from odradek.cli.output import (
 from odradek_protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
-    from odradek.admin.causes import Cause, GroupLook, Look, PartitionProgress, Probe
+    from odradek.admin.causes import Cause, Look, Probe
     from odradek.admin.descriptions import (
         BrokerDescription,
         GroupDescription,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         QuorumDescription,
         TopicDescription,
     )
+    from odradek.admin.group_causes import GroupLook, PartitionProgress
     from odradek.admin.transaction_admin import OldTransaction
     from odradek.admin.transaction_causes import TransactionLook
     from odradek.client import Client
@@ -149,11 +150,11 @@ class _Examination:
         from odradek.admin.causes import (
             broker_causes,
             cluster_causes,
-            group_causes,
             partition_causes,
             quorum_causes,
             unseen,
         )
+        from odradek.admin.group_causes import group_causes
         from odradek.admin.transaction_causes import hanging_causes, transaction_causes
 
         admin = self._client.admin
@@ -346,7 +347,7 @@ class _Examination:
         import asyncio
         import time
 
-        from odradek.admin.causes import GroupLook
+        from odradek.admin.group_causes import GroupLook
         from odradek.errors import OdradekError
 
         admin = self._client.admin
@@ -431,7 +432,7 @@ class _Examination:
     async def _progress(
         self, name: TopicPartition, *offsets: dict[TopicPartition, int]
     ) -> PartitionProgress:
-        from odradek.admin.causes import PartitionProgress
+        from odradek.admin.group_causes import PartitionProgress
 
         committed_before, committed, end_before, end, start, stable_end = (
             looked_up.get(name) for looked_up in offsets
