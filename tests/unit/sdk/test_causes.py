@@ -317,12 +317,12 @@ def test_a_member_that_waits_for_the_partitions_of_a_killed_one_is_told() -> Non
     waits = only(caught_up("Reconciling", member("killed", ORDERS), member("new")))
     assert waits.what == "group billing is rebalancing, so its members may not read"
     assert "member killed (app on h1) owns orders-0" in waits.evidence
-    assert waits.evidence.endswith("member new (app on h1) waits for partitions")
+    assert waits.evidence.endswith("member new (app on h1) has no partitions")
     assert "killed is removed" in waits.remedy
     assert "45 s unless `odradek group config billing --set consumer.session" in waits.remedy
     owners = [member(f"m{i}", TopicPartition("orders", i)) for i in range(5)]
     many = only(caught_up("Reconciling", *owners, member("a"), member("b")))
-    assert "and 2 more members own partitions; members a (app on h1), b" in many.evidence
+    assert "; 2 more members own partitions; members a (app on h1), b" in many.evidence
     assert "45 s" not in only(caught_up("PreparingRebalance", member("m"), type="classic")).remedy
 
 

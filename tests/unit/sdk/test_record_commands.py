@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -291,7 +292,7 @@ def test_every_record_survives_the_round_trip(
         leader_epoch=0,
         timestamp_type=0,
     )
-    line = json_renderer(key_as="text", value_as="text")(record)
+    line = json_renderer(key_as="text", value_as="text", unconverted=Counter())(record)
     read = record_of(line)
     assert (read.key, read.value, read.headers) == (key, value, tuple(headers))
     assert (read.partition, read.timestamp_ms) == (record.partition, number)

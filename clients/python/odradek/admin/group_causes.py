@@ -226,31 +226,38 @@ def _assignment_causes(description: GroupDescription) -> list[Cause]:
 
 def _rebalance(description: GroupDescription) -> Cause:
     """Return the cause that a group rebalances, with the members that own partitions and those that wait for some."""
-    owners = [member for member in description.members if member.assignment]
-    waiting = [member for member in description.members if not member.assignment]
-    evidence = f"its state is {description.state}, with {len(description.members)} members"
-    if description.type.lower() != _CONSUMER_TYPE:
-        remedy = "wait: the rebalance ends when every member has responded, or was removed after its session timeout"
-    else:
-        if owners:
-            texts = [f"{_named([m])} owns {joined(m.assignment)}" for m in owners[:MEMBERS_MAX]]
-            evidence += f"; {', and '.join(texts)}"
-            if len(owners) > MEMBERS_MAX:
-                evidence += f", and {len(owners) - MEMBERS_MAX} more members own partitions"
-        if waiting:
-            evidence += (
-                f"; {_named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for partitions"
-            )
+    if description.type.lower() == _CONSUMER_TYPE:
         remedy = (
             "wait: each member must give up the partitions that others are to get; a member that was killed is removed,"
             " and loses its partitions, after the group's session timeout (45 s unless `odradek group config"
             f" {description.group} --set consumer.session.timeout.ms=...` changed it)"
         )
+    else:
+        remedy = "wait: the rebalance ends when every member has responded, or was removed after its session timeout"
     return Cause(
         what="the group is rebalancing, so its members may not read",
-        evidence=evidence,
+        evidence=evidence_of(description),
         remedy=remedy,
     )
+
+
+def evidence_of(description: GroupDescription) -> str:
+    """Return the state of a group, which members own partitions, and which wait for some, as a text. The members'
+    partitions are known only if the group is not classic.
+    """
+    members = description.members
+    evidence = f"its state is {description.state}, with {len(members)} member{'s' if len(members) != 1 else ''}"
+    if description.type.lower() != _CONSUMER_TYPE:
+        return evidence
+    owners = [member for member in members if member.assignment]
+    waiting = [member for member in members if not member.assignment]
+    for owner in owners[:MEMBERS_MAX]:
+        evidence += f"; {_named([owner])} owns {joined(owner.assignment)}"
+    if len(owners) > MEMBERS_MAX:
+        evidence += f"; {len(owners) - MEMBERS_MAX} more members own partitions"
+    if waiting:
+        evidence += f"; {_named(waiting)} {'has' if len(waiting) == 1 else 'have'} no partitions"
+    return evidence
 
 
 def _named(members: Sequence[GroupMember]) -> str:

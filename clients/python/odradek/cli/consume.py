@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import re
-import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -39,11 +40,12 @@ from odradek.cli.record_format import (
     json_renderer,
     renderer,
     rows_before,
+    unconverted_note,
     value_lines,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
-from odradek.partitions import LATEST, TopicPartition
-from odradek_protocol.identity import SLOT_SEPARATOR
+from odradek.cli.transaction import open_transaction_hints
+from odradek.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -51,8 +53,12 @@ if TYPE_CHECKING:
 
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
-HINTS_MAX: Final = 5
-"""The most partitions with an open transaction that are named at the end. Further partitions are only counted."""
+REPEAT_S: Final = 15.0
+"""How long after its last message a member without partitions says again why it has none."""
+LAST_MAX: Final = 100_000
+"""The largest N of --last N. This many records are kept in memory."""
+PARTITIONS_MAX: Final = 5
+"""The most partitions that a message names. Further partitions are only counted."""
 RECORDS_AT_ONCE: Final = 5_000
 BYTES_AT_ONCE: Final = 4 << 20
 VALUE_LINES: Final = "%v\\n"
@@ -117,6 +123,17 @@ def consume(
             " N to M-1 (N:M).",
         ),
     ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            min=1,
+            max=LAST_MAX,
+            metavar="N",
+            help="Print the N newest of the records that exist now, by their timestamps over all partitions, and exit."
+            " A partition contributes records of its last N offsets.",
+        ),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -172,25 +189,35 @@ def consume(
     By default, each record's value is printed on one line. With -o json, each record is a JSON object on one line, and
     bytes that are not UTF-8 are {"base64": "..."}. `odradek produce --json` reads this form.
     """
-    if sum((from_beginning, offset is not None, since is not None)) > 1:
-        fail("only one of --from-beginning, --offset and --since can be used", status=EXIT_USAGE)
+    if sum((from_beginning, offset is not None, since is not None, last is not None)) > 1:
+        fail(
+            "only one of --from-beginning, --offset, --since and --last can be used",
+            status=EXIT_USAGE,
+        )
+    if last is not None and (group or until or grep or count):
+        fail(
+            "--last cannot be used with --group, --until, --grep or --count: it counts all records of the partitions",
+            status=EXIT_USAGE,
+        )
+    exit_at_end |= last is not None
     if group is not None and (partition or offset or since or until):
         fail(
             "--group cannot be used with --partition, --offset, --since or --until, because a group assigns"
             " partitions and offsets itself: `odradek group seek` changes where a group starts",
             status=EXIT_USAGE,
         )
-    offsets = None if offset is None else _range(offset)
+    offsets = _Range(-last) if last is not None else None if offset is None else _range(offset)
     since_ms = None if since is None else time_ms(since, option="--since")
     until_ms = None if until is None else time_ms(until, option="--until")
     is_wanted = _filter(grep)
+    unconverted: Counter[str] = Counter()
     render = (
-        json_renderer(key_as=key_as, value_as=value_as)
+        json_renderer(key_as=key_as, value_as=value_as, unconverted=unconverted)
         if output is OutputFormat.JSON
-        else renderer(form, key_as=key_as, value_as=value_as)
+        else renderer(form, key_as=key_as, value_as=value_as, unconverted=unconverted)
     )
     is_plain = (form, value_as, output) == (VALUE_LINES, "text", OutputFormat.TABLE)
-    is_plain &= grep is None and count is None
+    is_plain &= grep is None and count is None and last is None
     progress = Progress("record", is_seen=sys.stdout.isatty())
     out = binary_output()
 
@@ -244,11 +271,17 @@ def consume(
             client.consumer(*topics, **arguments) as consumer,
         ):
             waits_for.consumer = consumer
+            starts: dict[TopicPartition, int] = {}
             stops: dict[TopicPartition, int] = {}
+            newest: list[tuple[int, str, int, int, Any]] = []  # A heap; with --last only.
             if group is None:
                 starts, stops = await starts_and_stops(client, consumer, topics)
                 for name, start in starts.items():
                     consumer.seek(name, start)
+                waits_for.starts = starts
+                waits_for.beyond = await _beyond(consumer, starts)
+                if waits_for.beyond and exit_at_end:
+                    progress.say(f"odradek: {waits_for.what_is_beyond()}")
                 consumer.resume()
             unread = await _unread(consumer, stops)
             waits_for.partitions = list(unread) if stops else None
@@ -286,18 +319,26 @@ def consume(
                 printed = 0
                 for record in records:
                     if stops:
-                        name = TopicPartition(record.topic or "", record.partition)
+                        name = _partition_of(record)
                         if record.offset + 1 >= stops[name]:
                             ended(name)
                         if record.offset >= stops[name]:
                             continue
-                    if is_wanted(record):
+                    # The consumer continues at the end if its start lies beyond the end.
+                    if waits_for.beyond and record.offset < starts[_partition_of(record)]:
+                        continue
+                    if last is not None:
+                        at = (record.timestamp_ms, record.topic or "", record.partition)
+                        keep_newest(newest, (*at, record.offset, record), last)
+                    elif is_wanted(record):
                         out.write(render(record))
                         printed += 1
                 return printed if records else None
 
             while remaining != 0 and not (stops and not unread):
-                printed = await (print_lines() if is_plain else print_records())
+                printed = await (
+                    print_lines() if is_plain and not waits_for.beyond else print_records()
+                )
                 if printed is not None:
                     remaining -= printed if remaining > 0 else 0
                     out.flush()
@@ -311,6 +352,9 @@ def consume(
                     await _is_at_end(consumer) or waited_s > WITHOUT_PARTITIONS_S_MAX
                 ):
                     break
+            out.writelines(render(record) for *_, record in sorted(newest))
+            out.flush()
+            progress.add(len(newest))
             if read_committed and exit_at_end and remaining != 0:
                 for hint in await open_transaction_hints(client, consumer, stops):
                     progress.say(f"odradek: {hint}")
@@ -318,77 +362,14 @@ def consume(
     try:
         with progress:
             with_client(bootstrap, work, is_quick=False)
+        for what, encoding in (("key", key_as), ("value", value_as)):
+            if unconverted[what]:
+                say(
+                    f"odradek: {unconverted_note(what, encoding, unconverted[what], output)}",
+                    is_error=True,
+                )
     except BrokenPipeError:  # The program that read the output has exited, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-async def open_transaction_hints(
-    client: Client, consumer: Consumer, stops: dict[TopicPartition, int]
-) -> list[str]:
-    """Return a sentence for each partition in which a read_committed consumer has read up to an open transaction.
-
-    `stops` has the stop offsets of the partitions; it is empty for a member of a group. If the brokers do not respond,
-    the result is empty: this is no error of the command, which has printed all records that it could read.
-    """
-    from odradek.errors import OdradekError
-
-    names = list(stops) or list(consumer.assignment())
-    try:
-        positions = {name: await consumer.position(name) for name in names}
-        stable = await client.admin.list_offsets(dict.fromkeys(names, LATEST), read_committed=True)
-        ends = await client.admin.list_offsets(dict.fromkeys(names, LATEST))
-        blocked = [
-            name
-            for name in names
-            if positions[name] == stable[name].offset < ends[name].offset
-            and stops.get(name, positions[name]) >= positions[name]
-        ]
-        hints = []
-        for name in blocked[:HINTS_MAX]:
-            commands = await _commands_for_transaction(client, name, positions[name])
-            if commands:
-                behind = counted(ends[name].offset - positions[name], "record")
-                hints.append(
-                    f"{name}: stopped at offset {positions[name]}, where an open transaction begins; up to {behind}"
-                    f" from this offset on, including those of other producers, can be read after the transaction"
-                    f" ends: {commands}"
-                )
-    except OdradekError:
-        return []
-    if len(blocked) > HINTS_MAX:
-        more = counted(len(blocked) - HINTS_MAX, "more partition")
-        hints.append(f"reading stopped at open transactions in {more}, too")
-    return hints
-
-
-async def _commands_for_transaction(client: Client, name: TopicPartition, offset: int) -> str:
-    """Return a text with the commands for the open transaction that begins at `offset`; "" if it has ended."""
-    from odradek.errors import OdradekError
-
-    transactions = client.admin.transactions
-    shows_producers = f"`odradek transaction producers {name.topic} {name.partition}` shows it"
-    try:
-        producer_ids = {
-            producer.producer_id
-            for producer in await transactions.producers(name.topic, [name.partition])
-            if producer.transaction_start_offset == offset
-        }
-    except OdradekError:
-        return shows_producers
-    if not producer_ids:
-        return ""
-    try:
-        listings = await transactions.list(states=["Ongoing"])
-    except OdradekError:
-        return shows_producers
-    for listing in listings:
-        if listing.producer_id in producer_ids:
-            query, separator, _ = listing.transactional_id.partition(SLOT_SEPARATOR)
-            if separator:
-                return f"`odradek transaction steps {shlex.quote(query)}` shows the staged write that it belongs to"
-            quoted = shlex.quote(listing.transactional_id)
-            return f"`odradek transaction describe {quoted}` shows it, and `odradek transaction abort {quoted}` ends it"
-    return shows_producers
 
 
 class _Waits:
@@ -405,6 +386,35 @@ class _Waits:
         """The consumer of the command; None until it is created."""
         self.partitions: list[TopicPartition] | None = None
         """The partitions whose stop offset is not reached yet; None if the command does not stop at an offset."""
+        self.beyond: dict[TopicPartition, int] = {}
+        """The end offsets of the partitions whose start offset lies beyond their end."""
+        self.starts: Mapping[TopicPartition, int] = {}
+        """The start offsets of all partitions; empty for a member of a group."""
+
+    def what_is_beyond(self) -> str:
+        """Return that the start offset lies beyond the end of partitions, as a sentence for the user."""
+        return f"offset {self._offset_beyond()} is beyond the end: {named_ends(self.beyond)}"
+
+    def _offset_beyond(self) -> int:
+        return self.starts[next(iter(self.beyond))]
+
+    async def group_state(self) -> str:
+        """Return which members of the group own partitions; "" if the coordinator does not say so."""
+        from odradek.admin.group_causes import evidence_of
+        from odradek.errors import OdradekError
+
+        assert self._group is not None
+        try:
+            return evidence_of(await self._client.admin.describe_group(self._group))
+        except OdradekError:
+            return ""
+
+    @property
+    def has_no_partitions(self) -> bool:
+        """Whether the command is a member of a group that has assigned it no partitions."""
+        return (
+            self._group is not None and self.consumer is not None and not self.consumer.assignment()
+        )
 
     def reason(self) -> str:
         """Return what the command waits for, as a sentence for the user. The result is "" if nothing keeps the command
@@ -430,12 +440,16 @@ class _Waits:
             return f"waiting: {first}{others} no leader: `odradek why {first.topic}/{first.partition}` explains why"
         if self.consumer is not None and self.consumer._fetcher.is_throttled:
             return "waiting: a consumer quota limits the rate (`odradek quota list` shows quotas)"
-        if self._group is not None and self.consumer is not None and not self.consumer.assignment():
+        if self.has_no_partitions:
             return (
                 f"waiting: group {self._group} has assigned no partitions to this member yet:"
                 f" `odradek group describe {self._group}` shows the assignments"
             )
-        if self._progress.is_watched and not self._progress.count and self.partitions is None:
+        if not self._progress.is_watched or self._progress.count:
+            return ""
+        if self.beyond:
+            return f"waiting for offset {self._offset_beyond()}: {named_ends(self.beyond)}"
+        if self.partitions is None:
             return f"waiting for new records of {', '.join(self._topics)}"
         return ""
 
@@ -445,27 +459,51 @@ async def _explained(
     client: Client, topics: list[str], group: str | None, progress: Progress
 ) -> AsyncIterator[_Waits]:
     """Print what the command waits for whenever no record was printed for PATIENCE_S. The same reason is not printed
-    twice in a row.
+    twice in a row, except that a group has assigned no partitions, which is printed every REPEAT_S with the owners of
+    the partitions.
     """
     import asyncio
 
     waits = _Waits(client, topics, group, progress)
 
     async def explain() -> None:
-        last_reason = ""
+        last_reason, told_s = "", 0.0
         while True:
             count = progress.count
             await asyncio.sleep(PATIENCE_S)
             reason = waits.reason() if progress.count == count else ""
-            if reason and reason != last_reason:
-                say(f"odradek: {reason}", is_error=True)
-                last_reason = reason
+            is_due = waits.has_no_partitions and time.monotonic() - told_s >= REPEAT_S
+            if reason and (reason != last_reason or is_due):
+                state = await waits.group_state() if waits.has_no_partitions else ""
+                say(f"odradek: {reason}{f'; {state}' if state else ''}", is_error=True)
+                last_reason, told_s = reason, time.monotonic()
 
     explaining = asyncio.create_task(explain())
     try:
         yield waits
     finally:
         explaining.cancel()
+
+
+def named_ends(ends: Mapping[TopicPartition, int]) -> str:
+    """Return the end offsets of up to PARTITIONS_MAX partitions as a text."""
+    texts = [f"the end of {name} is {end}" for name, end in ends.items()][:PARTITIONS_MAX]
+    more = len(ends) - len(texts)
+    return ", ".join(texts) + (f", and {counted(more, 'partition')} more" if more else "")
+
+
+def _partition_of(record: Any) -> TopicPartition:
+    return TopicPartition(record.topic or "", record.partition)
+
+
+def keep_newest(
+    newest: list[tuple[int, str, int, int, Any]], entry: tuple[int, str, int, int, Any], count: int
+) -> None:
+    """Add an entry to a heap of the `count` largest entries."""
+    if len(newest) < count:
+        heapq.heappush(newest, entry)
+    else:
+        heapq.heappushpop(newest, entry)
 
 
 def _range(text: str) -> _Range:
@@ -512,6 +550,14 @@ async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]
     if not names:
         fail(f"no topic has a name that matches {', '.join(patterns)}")
     return names
+
+
+async def _beyond(
+    consumer: Consumer, starts: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the end offsets of the partitions whose start offset lies beyond their end."""
+    ends = await consumer.end_offsets(starts)
+    return {name: ends[name] for name, start in starts.items() if start > ends[name]}
 
 
 async def _unread(

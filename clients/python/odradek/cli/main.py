@@ -166,14 +166,18 @@ KAFKAS_OPTIONS: Final = {
     "--command-config": "--config before the command",
     "--auto-offset-reset": "--from-beginning",
     "--isolation-level": "--read-committed",
+    "--head": "--count",
+    "--limit": "--count",
+    "--lines": "--count",
     "--max-messages": "--count",
     "--replication-factor": "--replicas",
     "--to-earliest": "--to earliest",
     "--to-latest": "--to latest",
     "--to-offset": "--to OFFSET",
     "--shift-by": "--by",
+    "--tail": "--last",
 }
-"""Options of Kafka's tools, and the options of `odradek` that do the same but have no similar name."""
+"""Options of Kafka's and other tools, and the options of `odradek` that do the same but have no similar name."""
 
 
 @contextlib.contextmanager
@@ -187,7 +191,7 @@ def _explained_usage_errors() -> Iterator[None]:
         message = error.message
         if hasattr(error, "option_name") and hasattr(error, "possibilities"):
             name, near = error.option_name, sorted(error.possibilities or ())
-            if not near and (equivalent := _equivalent_option(error.ctx, name)):
+            if equivalent := _equivalent_option(error.ctx, name):
                 near = [equivalent]
             if near:
                 message += f"; did you mean {' or '.join(near)}?"
@@ -201,7 +205,7 @@ def _explained_usage_errors() -> Iterator[None]:
 
 
 def _equivalent_option(context: Any, name: str) -> str | None:
-    """Return the option of the command that does the same as an option of Kafka's tools, or None."""
+    """Return the option of the command that does the same as an option of another tool, or None."""
     here = KAFKAS_OPTIONS.get(name)
     if here is None or context is None:
         return None

@@ -8,11 +8,12 @@ import json
 import re
 import struct
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from odradek.cli.output import ESCAPES, EXIT_USAGE, fail
+from odradek.cli.output import ESCAPES, EXIT_USAGE, OutputFormat, fail
 
 if TYPE_CHECKING:
     from odradek_protocol.records.columns import Columns
@@ -27,6 +28,12 @@ FORMAT_HELP: Final = (
 )
 _TOKEN: Final = re.compile(r"%(.)|\\(.)", re.DOTALL)
 _FIELDS: Final = frozenset("tpodkvhs%")
+_NEEDED: Final = {
+    "int": "1, 2, 4 or 8 bytes",
+    "double": "4 or 8 bytes",
+    "json": "JSON",
+}
+"""What the bytes must be to be printed in an encoding. Encodings that print all bytes are missing."""
 _FLOATS: Final = {4: ">f", 8: ">d"}
 
 Show = Callable[[bytes], str | None]
@@ -68,16 +75,22 @@ def shown(data: bytes, encoding: Encoding) -> str | None:
     return None
 
 
-def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
+def renderer(
+    form: str, *, key_as: Encoding, value_as: Encoding, unconverted: Counter[str]
+) -> Callable[[Any], bytes]:
     """Return a function that converts a record to bytes by a format such as `%k: %v\\n`.
 
-    A key or value that is not valid in its encoding is printed unchanged.
+    A key or value that is not valid in its encoding is printed unchanged, and counted in `unconverted` as "key" or
+    "value".
     """
 
-    def encoded(data: bytes | None, encoding: Encoding) -> bytes:
+    def encoded(data: bytes | None, encoding: Encoding, what: str) -> bytes:
         if data is None:
             return b""
-        text = None if encoding == "text" else shown(data, encoding)
+        if encoding == "text":
+            return data
+        text = shown(data, encoding)
+        unconverted[what] += text is None
         return data if text is None else text.encode()
 
     def token(record: Any, letter: str) -> bytes:
@@ -91,9 +104,9 @@ def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[An
             case "d":
                 return str(record.timestamp_ms).encode()
             case "k":
-                return encoded(record.key, key_as)
+                return encoded(record.key, key_as, "key")
             case "v":
-                return encoded(record.value, value_as)
+                return encoded(record.value, value_as, "value")
             case "h":
                 return b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers)
             case "s":
@@ -135,18 +148,21 @@ def value_lines(columns: Columns, rows: int) -> bytes:
     return lines(columns.value.data, columns.value.offsets, rows)
 
 
-def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
+def json_renderer(
+    *, key_as: Encoding, value_as: Encoding, unconverted: Counter[str]
+) -> Callable[[Any], bytes]:
     """Return a function that converts a record to a line of JSON, which `record_of` can read.
 
     With the encoding json, keys and values become JSON values. Bytes that are not valid in their encoding become
-    {"base64": "..."}.
+    {"base64": "..."}. If the encoding is not text, they are counted in `unconverted` as "key" or "value".
     """
 
-    def field(data: bytes | None, encoding: Encoding) -> Any:
+    def field(data: bytes | None, encoding: Encoding, what: str) -> Any:
         if data is None:
             return None
         text = shown(data, encoding)
         if text is None:
+            unconverted[what] += encoding != "text"
             return {"base64": base64.b64encode(data).decode()}
         return json.loads(text) if encoding == "json" else text
 
@@ -156,13 +172,21 @@ def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], by
             "partition": record.partition,
             "offset": record.offset,
             "timestamp_ms": record.timestamp_ms,
-            "key": field(record.key, key_as),
-            "value": field(record.value, value_as),
-            "headers": [[name, field(value, "text")] for name, value in record.headers],
+            "key": field(record.key, key_as, "key"),
+            "value": field(record.value, value_as, "value"),
+            "headers": [[name, field(value, "text", "header")] for name, value in record.headers],
         }
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
     return render
+
+
+def unconverted_note(what: str, encoding: Encoding, count: int, output: OutputFormat) -> str:
+    """Return a sentence about keys or values that are not valid in the encoding that the user chose."""
+    form = 'as {"base64": ...}' if output is OutputFormat.JSON else "unchanged"
+    were = f"{what} was" if count == 1 else f"{what}s were"
+    needs = f", which needs {_NEEDED[encoding]}" if encoding in _NEEDED else ""
+    return f"{count:,} {were} printed {form}, because of --{what}-as {encoding}{needs}"
 
 
 def key_in(line: bytes, field: str) -> bytes | None:

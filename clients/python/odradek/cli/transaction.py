@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,14 +18,21 @@ from odradek.cli.output import (
     Output,
     OutputFormat,
     canonical,
+    counted,
     print_facts,
     print_rows,
 )
 from odradek.cli.times import duration_ms
+from odradek.partitions import LATEST
+from odradek_protocol.identity import SLOT_SEPARATOR
 
 if TYPE_CHECKING:
     from odradek.client import Client
+    from odradek.consumer.consumer import Consumer
+    from odradek.partitions import TopicPartition
 
+HINTS_MAX: Final = 5
+"""The most partitions with an open transaction that `odradek consume` names. Further partitions are only counted."""
 TRANSACTION_STATES: Final = (
     "Empty",
     "Ongoing",
@@ -294,3 +302,72 @@ def find_hanging(
         return rows
 
     print_rows(with_client(bootstrap, work), output, empty="no transaction hangs")
+
+
+async def open_transaction_hints(
+    client: Client, consumer: Consumer, stops: dict[TopicPartition, int]
+) -> list[str]:
+    """Return a sentence for each partition in which a read_committed consumer has read up to an open transaction.
+
+    `stops` has the stop offsets of the partitions; it is empty for a member of a group. If the brokers do not respond,
+    the result is empty: this is no error of the command, which has printed all records that it could read.
+    """
+    from odradek.errors import OdradekError
+
+    names = list(stops) or list(consumer.assignment())
+    try:
+        positions = {name: await consumer.position(name) for name in names}
+        stable = await client.admin.list_offsets(dict.fromkeys(names, LATEST), read_committed=True)
+        ends = await client.admin.list_offsets(dict.fromkeys(names, LATEST))
+        blocked = [
+            name
+            for name in names
+            if positions[name] == stable[name].offset < ends[name].offset
+            and stops.get(name, positions[name]) >= positions[name]
+        ]
+        hints = []
+        for name in blocked[:HINTS_MAX]:
+            commands = await _commands_for_transaction(client, name, positions[name])
+            if commands:
+                behind = counted(ends[name].offset - positions[name], "record")
+                hints.append(
+                    f"{name}: stopped at offset {positions[name]}, where an open transaction begins; up to {behind}"
+                    f" from this offset on, including those of other producers, can be read after the transaction"
+                    f" ends: {commands}"
+                )
+    except OdradekError:
+        return []
+    if len(blocked) > HINTS_MAX:
+        more = counted(len(blocked) - HINTS_MAX, "more partition")
+        hints.append(f"reading stopped at open transactions in {more}, too")
+    return hints
+
+
+async def _commands_for_transaction(client: Client, name: TopicPartition, offset: int) -> str:
+    """Return a text with the commands for the open transaction that begins at `offset`; "" if it has ended."""
+    from odradek.errors import OdradekError
+
+    transactions = client.admin.transactions
+    shows_producers = f"`odradek transaction producers {name.topic} {name.partition}` shows it"
+    try:
+        producer_ids = {
+            producer.producer_id
+            for producer in await transactions.producers(name.topic, [name.partition])
+            if producer.transaction_start_offset == offset
+        }
+    except OdradekError:
+        return shows_producers
+    if not producer_ids:
+        return ""
+    try:
+        listings = await transactions.list(states=["Ongoing"])
+    except OdradekError:
+        return shows_producers
+    for listing in listings:
+        if listing.producer_id in producer_ids:
+            query, separator, _ = listing.transactional_id.partition(SLOT_SEPARATOR)
+            if separator:
+                return f"`odradek transaction steps {shlex.quote(query)}` shows the staged write that it belongs to"
+            quoted = shlex.quote(listing.transactional_id)
+            return f"`odradek transaction describe {quoted}` shows it, and `odradek transaction abort {quoted}` ends it"
+    return shows_producers

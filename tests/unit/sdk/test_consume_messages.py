@@ -1,0 +1,164 @@
+"""`odradek consume` says why it prints nothing, or something else than was asked for, and prints the last records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from odradek import sync
+from odradek.cli import connection, consume
+from odradek.cli.main import app
+from odradek.partitions import TopicPartition
+from odradek.testing import MemoryCluster
+from tests.unit.sdk.test_record_commands import WatchedProgress
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """Return a cluster with a topic of two partitions, which the commands use."""
+    cluster = MemoryCluster()
+    cluster.create_topic("in", partitions=2)
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: cluster.client())
+    return cluster
+
+
+@pytest.fixture
+def client(cluster: MemoryCluster) -> Iterator[sync.Client]:
+    with sync.Client(cluster.bootstrap, transport=cluster.transport()) as client:
+        yield client
+
+
+def produce(client: sync.Client, *records: tuple[int, bytes, int]) -> None:
+    """Write a record for each (partition, value, timestamp in ms)."""
+    with client.producer() as producer:
+        for partition, value, timestamp_ms in records:
+            producer.send("in", value, partition=partition, timestamp_ms=timestamp_ms)
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["consume", "in", *words])
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None]) -> None:
+    """Let the command believe that a user watches it, and call `act` with each of its messages."""
+    monkeypatch.setattr(consume, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(consume, "Progress", WatchedProgress)
+    monkeypatch.setattr(consume, "say", lambda text, *, is_error: act(text))
+
+
+def test_an_offset_beyond_the_end_is_told(client: sync.Client) -> None:
+    produce(client, (0, b"a", 1), (0, b"b", 2), (1, b"c", 3))
+    result = run("--offset", "999999999", "--exit-at-end")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == (
+        "odradek: offset 999999999 is beyond the end: the end of in-0 is 2, the end of in-1 is 1\n"
+    )
+
+
+def test_few_of_many_ends_are_named() -> None:
+    ends = {TopicPartition("in", number): 7 for number in range(8)}
+    assert consume.named_ends(ends).endswith("the end of in-4 is 7, and 3 partitions more")
+
+
+def test_only_partitions_whose_end_was_passed_are_named(client: sync.Client) -> None:
+    produce(client, (0, b"a", 1), (0, b"b", 2))
+    result = run("--offset", "1", "--exit-at-end")
+    assert result.stdout == "b\n"
+    assert result.stderr == "odradek: offset 1 is beyond the end: the end of in-1 is 0\n"
+    assert run("--offset", "2", "-p", "0", "--exit-at-end").stderr == ""
+
+
+def test_records_before_an_offset_beyond_the_end_are_awaited_but_not_printed(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(client, (0, b"0", 1))
+    said = []
+
+    def write(text: str) -> None:
+        said.append(text)
+        produce(client, *((0, b"%d" % number, 2) for number in range(1, 5)))
+
+    watched(monkeypatch, write)
+    result = run("-p", "0", "--offset", "3", "--count", "2")
+    assert (result.exit_code, result.stdout) == (0, "3\n4\n")
+    assert said[0] == ("odradek: waiting for offset 3: the end of in-0 is 1")
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (
+            ["--value-as", "int"],
+            "2 values were printed unchanged, because of --value-as int, which needs 1, 2, 4 or 8 bytes",
+        ),
+        (
+            ["--value-as", "json"],
+            "3 values were printed unchanged, because of --value-as json, which needs JSON",
+        ),
+        (
+            ["--key-as", "double", "-f", "%k"],
+            "3 keys were printed unchanged, because of --key-as double, which needs 4 or 8 bytes",
+        ),
+        (
+            ["--value-as", "int", "-o", "json"],
+            '2 values were printed as {"base64": ...}, because of --value-as int, which needs 1, 2, 4 or 8 bytes',
+        ),
+    ],
+)
+def test_values_that_are_not_valid_in_their_encoding_are_counted(
+    client: sync.Client, options: list[str], note: str
+) -> None:
+    with client.producer() as producer:
+        for value in ((7).to_bytes(4, "big"), b"abc", b"\xff" * 3):
+            producer.send("in", value, key=b"key", partition=0)
+    result = run("--from-beginning", "--exit-at-end", *options)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"odradek: {note}\n"
+
+
+def test_converted_values_are_not_mentioned(client: sync.Client) -> None:
+    produce(client, (0, b"\x00\x01", 1))
+    assert run("--from-beginning", "--exit-at-end", "--value-as", "int").output == "1\n"
+    assert run("--from-beginning", "--exit-at-end", "-o", "json").stderr == ""
+
+
+def test_the_last_records_of_all_partitions_are_printed_in_order(client: sync.Client) -> None:
+    produce(client, *((number % 2, b"%d" % number, number) for number in range(20)))
+    produce(client, (1, b"new", 100), (1, b"newer", 101))
+    assert run("--last", "4").stdout.split() == ["18", "19", "new", "newer"]
+    assert run("--last", "2", "-p", "0").stdout.split() == ["16", "18"]
+    everything = run("--last", "100").stdout.split()
+    assert everything == [*map(str, range(20)), "new", "newer"]
+    assert '"offset": 11' in run("--last", "1", "-o", "json").stdout
+
+
+def test_the_last_records_of_an_empty_topic_are_none(cluster: MemoryCluster) -> None:
+    result = run("--last", "4")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_a_member_without_partitions_is_told_again_who_owns_them(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "REPEAT_S", 0.0)
+    told = []
+    with client.consumer("in", group="g") as first, client.consumer("in", group="g") as second:
+        while not (first.assignment() and second.assignment()):
+            first.getmany(timeout_ms=20)
+            second.getmany(timeout_ms=20)
+
+        def leave_in_the_end(text: str) -> None:
+            told.append(text)
+            if len(told) == 3:
+                first.close()
+                produce(client, (0, b"a", 1), (1, b"a", 1))
+
+        watched(monkeypatch, leave_in_the_end)
+        result = run("--group", "g", "--from-beginning", "--count", "1")
+    assert (result.exit_code, result.stdout) == (0, "a\n")
+    assert all("group g has assigned no partitions to this member yet" in text for text in told[:3])
+    assert re.search(r"its state is \w+, with 3 members; member .* owns in-\d; member ", told[2])
