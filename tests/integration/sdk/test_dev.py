@@ -102,13 +102,14 @@ def test_a_broker_that_was_started_again_by_hand_ends_with_the_cluster() -> None
         ) as again:
             assert again.stdout is not None
             assert json.loads(again.stdout.readline())["event"] == "ready"
+            assert process.stderr is not None
+            assert process.stderr.readline() == f"odradek: broker-1 runs again (pid {again.pid})\n"
             os.kill(told["pids"]["controller-1"], signal.SIGKILL)
             how_to_start_again(process.stderr, "controller-1")
             assert process.poll() is None, "a process of the cluster still runs"
             process.terminate()
             assert process.wait(30) == 0
             assert again.wait(30) == 0
-        assert process.stderr is not None
         said = f"odradek: broker-1 (pid {again.pid}), which was started again by hand, was stopped"
         assert process.stderr.read() == f"{said}\n"
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,7 +22,12 @@ from odradek.cli.output import EXIT_ERROR, EXIT_USAGE, fail
 from odradek.extras import what_is_missing
 
 if TYPE_CHECKING:
-    from odradek.embedded import EmbeddedCluster
+    from odradek.embedded import ChildProcess, EmbeddedCluster
+
+SEARCH_TURNS: Final = 5
+"""`odradek dev` looks for processes that the user has started again in every fifth turn, because it must read the
+command lines of all processes of the machine.
+"""
 
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:
@@ -222,12 +227,17 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
     """Wait until `stop` is set and return True, or return False when no process is running any more.
 
     The end of a process is reported, and the other processes keep running. A process that the user has started again
-    counts as running. With `announces_gateways`, each gateway that
-    becomes ready is reported, too.
+    counts as running; its start and its end are reported, too. With `announces_gateways`, each gateway that becomes
+    ready is reported.
     """
     running = cluster.children()
+    started_by_user: dict[
+        str, int
+    ] = {}  # The pid of each process that the user has started, by name.
     starting_gateways = dict(cluster.gateways) if announces_gateways else {}
+    turns = 0
     while not stop.wait(0.2):
+        turns += 1
         for index in [index for index, gateway in starting_gateways.items() if gateway.is_ready]:
             url = cluster.describe()["gateways"][index - 1]
             print(f"{starting_gateways.pop(index).name} serves {url}", flush=True)
@@ -239,10 +249,38 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
                 file=sys.stderr,
                 flush=True,
             )
+        if turns % SEARCH_TURNS == 0:
+            for child in cluster.children():
+                _report_restarts(child, started_by_user)
         if not running and not any(child.user_pids() for child in cluster.children()):
             print("odradek: no process of the cluster is running", file=sys.stderr)
             return False
     return True
+
+
+def _report_restarts(child: ChildProcess, started_by_user: dict[str, int]) -> None:
+    """Print whether the user has started a process again, or whether such a process has ended, since the last call.
+    `started_by_user` has the pids of these processes by name, and is updated.
+    """
+    pids = child.user_pids()
+    known = started_by_user.get(child.name)
+    if known in pids or (known is None and not pids):
+        return
+    if known is not None:
+        del started_by_user[child.name]
+        print(
+            f"odradek: {child.name} (pid {known}), which was started again by hand, has ended; the others keep running."
+            f" To start it again: {shlex.join(child.command)}",
+            file=sys.stderr,
+            flush=True,
+        )
+    if pids:
+        started_by_user[child.name] = pids[0]
+        print(
+            f"odradek: {child.name} runs again (pid {pids[0]})",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _report_user_process(name: str, pid: int, has_ended: bool) -> None:
