@@ -454,8 +454,11 @@ def error_code(number: int) -> ErrorCode:
 def error_of(number: int, subject: str, message: str = "") -> OdradekError:
     """Return the SDK's error for an error code that a broker sent about `subject`, such as a topic or a config.
 
-    `message` is the broker's message. Without a message, the name of the code is used.
+    `message` is the broker's message. Without a message, the name of the code is used. A message that begins with the
+    subject is used unchanged, so that the error does not name the subject twice.
     """
     code = error_code(number)
     leaf = _LEAVES.get(code, InvalidRequest)
+    if message.startswith((f"{subject} ", subject.replace("'", "") + " ")):
+        return leaf(message, code=code)
     return leaf(f"{subject}: {message or code.name.lower().replace('_', ' ')}", code=code)

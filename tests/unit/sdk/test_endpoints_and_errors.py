@@ -61,6 +61,19 @@ def test_every_code_has_a_leaf_that_keeps_it(code: ErrorCode) -> None:
     assert type(error) is not OdradekError
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("topic orders exists already", "topic orders exists already"),
+        ("topic 'orders' exists already", "topic 'orders' exists already"),
+        ("topic orders2 exists already", "topic 'orders': topic orders2 exists already"),
+        ("", "topic 'orders': topic already exists"),
+    ],
+)
+def test_a_subject_that_the_broker_names_is_not_named_twice(message: str, text: str) -> None:
+    assert error_of(ErrorCode.TOPIC_ALREADY_EXISTS, "topic 'orders'", message).message == text
+
+
 def test_a_code_from_the_future_is_a_server_fault() -> None:
     assert isinstance(error_of(31_000, "x"), errors.ServerFault)
 

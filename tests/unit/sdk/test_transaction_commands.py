@@ -135,6 +135,22 @@ def test_committed_and_open_tasks_of_a_staged_write_are_counted_apart(
     assert (listed["committed_tasks"], listed["open_tasks"]) == (2, [])
 
 
+def test_ids_of_staged_writes_are_explained_and_can_be_typed_as_they_are_printed(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: cluster.client())
+    asyncio.run(stage(cluster, 0, is_completed=False))
+    listed = run("list")
+    assert r"sales\x1f0" in listed.stdout
+    assert listed.stderr == (
+        r"odradek: ids with \x1f belong to the tasks of staged writes (Spark queries):"
+        " `odradek transaction steps sales` shows the steps of one\n"
+    )
+    assert "odradek:" not in run("list", "-o", "json").output
+    assert r"sales\x1f0" in run("describe", r"sales\x1f0").stdout
+    assert run("abort", r"sales\x1f0", "--force").exit_code == 0
+
+
 def values(client: sync.Client, count: int) -> list[bytes]:
     with client.consumer(
         "out", isolation_level="read_committed", auto_offset_reset="earliest"

@@ -21,6 +21,8 @@ from odradek.cli.output import (
     counted,
     print_facts,
     print_rows,
+    printable,
+    say,
 )
 from odradek.cli.times import duration_ms
 from odradek.partitions import LATEST
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 HINTS_MAX: Final = 5
 """The most partitions with an open transaction that `odradek consume` names. Further partitions are only counted."""
+ESCAPED_SEPARATOR: Final = printable(SLOT_SEPARATOR)
 TRANSACTION_STATES: Final = (
     "Empty",
     "Ongoing",
@@ -95,7 +98,24 @@ def list_transactions(
             for listing in listings
         ]
 
-    print_rows(with_client(bootstrap, work), output, empty="there are no transactional ids")
+    rows = with_client(bootstrap, work)
+    print_rows(rows, output, empty="there are no transactional ids")
+    staged = {
+        row["transactional_id"].partition(SLOT_SEPARATOR)[0]
+        for row in rows
+        if SLOT_SEPARATOR in row["transactional_id"]
+    }
+    if staged and output is OutputFormat.TABLE:
+        say(
+            f"odradek: ids with {ESCAPED_SEPARATOR} belong to the tasks of staged writes (Spark queries):"
+            f" `odradek transaction steps {shlex.quote(min(staged))}` shows the steps of one",
+            is_error=True,
+        )
+
+
+def _id_of(text: str) -> str:
+    """Return the transactional id that `odradek transaction list` prints as `text`."""
+    return text.replace(ESCAPED_SEPARATOR, SLOT_SEPARATOR)
 
 
 @app.command()
@@ -110,7 +130,7 @@ def describe(
     """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        described = await client.admin.transactions.describe(transactional_id)
+        described = await client.admin.transactions.describe(_id_of(transactional_id))
         facts = {
             "transactional_id": described.transactional_id,
             "state": described.state,
@@ -151,7 +171,7 @@ def abort(
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        await client.admin.transactions.abort(transactional_id, force=force)
+        await client.admin.transactions.abort(_id_of(transactional_id), force=force)
         return [{"transactional_id": transactional_id, "aborted": True}]
 
     print_rows(with_client(bootstrap, work), output, empty="")
