@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Final
 
-from odradek_pipelines.pipeline import Pipeline, parse_settings, run
+from odradek_pipelines.pipeline import READS_FLIGHTS, Pipeline, parse_settings, run
 
 PIPELINES: Final = {
     "delay-windows": "delay_windows",
@@ -33,7 +33,9 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: odradek pipeline NAME [arguments]; NAME --help lists them\n")
         for name in PIPELINES:
-            print(f"  {name:20}{load(name).summary}")
+            pipeline = load(name)
+            print(f"  {name:20}{pipeline.summary}{' (*)' if pipeline.reads_flights else ''}")
+        print(f"\n(*) {READS_FLIGHTS}")
         print(
             "\nExample: odradek pipeline files-to-topic --directory lines --to orders --available-now"
         )

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek_pipelines.flights import as_json, parse_flights
+from odradek_pipelines.flights import as_json, read_flights
 from odradek_pipelines.pipeline import (
     Pipeline,
     duration,
-    read_topic,
     source_step,
     target_of,
     write_topic,
@@ -123,7 +122,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
 def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
     from pyspark.sql import functions as f
 
-    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    flights = read_flights(spark, settings)
     departed = flights.where("tailnum is not null and dep_time is not null")
     legs = departed.select(
         "tailnum", "seq", "origin", "distance", f.unix_timestamp("scheduled").alias("scheduled_s")
@@ -151,6 +150,7 @@ PIPELINE: Final = Pipeline(
     summary="rotations by tail number: transformWithState with a TTL",
     plan=_plan,
     start=_start,
+    reads_flights=True,
     add_arguments=_arguments,
     spark_config=(
         (

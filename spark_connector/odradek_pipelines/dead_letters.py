@@ -105,5 +105,6 @@ PIPELINE: Final = Pipeline(
     summary="records that cannot be parsed go to a dead-letter topic, with the reason",
     plan=_plan,
     start=_start,
+    reads_flights=True,
     add_arguments=_arguments,
 )

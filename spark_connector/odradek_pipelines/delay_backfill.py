@@ -80,6 +80,7 @@ PIPELINE: Final = Pipeline(
     summary="the windows of delay-windows for a past period, computed again in batch",
     plan=_plan,
     start=_start,
+    reads_flights=True,
     add_arguments=_arguments,
     spark_config=(("spark.sql.shuffle.partitions", "4"),),
     is_batch=True,

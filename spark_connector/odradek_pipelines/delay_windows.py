@@ -11,10 +11,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from odradek_pipelines.flights import as_json, parse_flights
+from odradek_pipelines.flights import as_json, read_flights
 from odradek_pipelines.pipeline import (
     Pipeline,
-    read_topic,
     source_step,
     target_of,
     write_topic,
@@ -80,7 +79,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
 
 
 def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
-    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    flights = read_flights(spark, settings)
     windows = keyed(delay_windows(flights, watermark=settings.watermark))
     target = target_of(settings, TARGET)
     return [write_topic(windows, settings, PIPELINE.name, topic=target, mode="update")]
@@ -91,6 +90,7 @@ PIPELINE: Final = Pipeline(
     summary="mean delay per carrier and hour, windows with a watermark, topic to topic",
     plan=_plan,
     start=_start,
+    reads_flights=True,
     add_arguments=_arguments,
     spark_config=(("spark.sql.shuffle.partitions", "4"),),
 )

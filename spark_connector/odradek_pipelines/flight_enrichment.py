@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from odradek_pipelines.flights import as_json, parse_flights, reference_data
+from odradek_pipelines.flights import as_json, read_flights, reference_data
 from odradek_pipelines.pipeline import (
     Pipeline,
-    read_topic,
     source_step,
     target_of,
     write_topic,
@@ -106,7 +105,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
 def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
     from pyspark.sql import functions as f
 
-    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    flights = read_flights(spark, settings)
     flights_with_data = enriched(spark, flights, _data(settings))
     rows = as_json(flights_with_data, key=f.col("tailnum"))
     target = target_of(settings, TARGET)
@@ -118,5 +117,6 @@ PIPELINE: Final = Pipeline(
     summary="flights joined with airlines, airports, planes and weather",
     plan=_plan,
     start=_start,
+    reads_flights=True,
     add_arguments=_arguments,
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from odradek_pipelines.pipeline import FLIGHTS, read_topic
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FLIGHT_SCHEMA: Final = """
     seq bigint, year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int,
@@ -16,13 +19,30 @@ FLIGHT_SCHEMA: Final = """
 """
 
 
-def parse_flights(records: DataFrame) -> DataFrame:
+def read_flights(spark: SparkSession, settings: Namespace) -> DataFrame:
+    """Return the topic of --from as a streaming DataFrame of flights. The runner of the pipeline fails if none of the
+    records is a flight.
+    """
+    return parse_flights(read_topic(spark, settings, schema="value binary"), observed_as=FLIGHTS)
+
+
+def parse_flights(records: DataFrame, *, observed_as: str = "") -> DataFrame:
     """Parse the JSON of a flight in the column `value`. Return a column for each of its fields, and the column
     `scheduled` with the scheduled time of departure (UTC). Records that are not JSON are left out.
+
+    If `observed_as` is given, the progress of the query has the numbers `records` and `parsed` under this name.
+    `parsed` counts the records with a time of departure, because a JSON object without any field of a flight is a
+    flight of nulls.
     """
     from pyspark.sql import functions as f
 
     parsed = records.select(f.from_json(f.col("value").cast("string"), FLIGHT_SCHEMA).alias("f"))
+    if observed_as:
+        parsed = parsed.observe(
+            observed_as,
+            f.count(f.lit(1)).alias("records"),
+            f.count("f.time_hour").alias("parsed"),
+        )
     flights = parsed.where("f is not null").select("f.*")
     return flights.withColumn("scheduled", scheduled_time())
 

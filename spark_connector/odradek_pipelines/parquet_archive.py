@@ -8,10 +8,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from odradek_pipelines.flights import parse_flights
+from odradek_pipelines.flights import read_flights
 from odradek_pipelines.pipeline import (
     Pipeline,
-    read_topic,
     source_step,
     start_query,
     target_of,
@@ -35,7 +34,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
 def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
     from pyspark.sql import functions as f
 
-    flights = parse_flights(read_topic(spark, settings, schema="value binary"))
+    flights = read_flights(spark, settings)
     dated = flights.withColumn("date", f.to_date("scheduled"))
     by_date = dated.repartition("date")  # each batch then writes one file per date
     writer = start_query(by_date, settings, PIPELINE.name).format("parquet").partitionBy("date")
@@ -47,5 +46,6 @@ PIPELINE: Final = Pipeline(
     summary="topic to Parquet, partitioned by date",
     plan=_plan,
     start=_start,
+    reads_flights=True,
     spark_config=(("spark.sql.shuffle.partitions", "4"),),
 )

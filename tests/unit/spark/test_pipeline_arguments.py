@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from odradek.cluster.endpoints import DEFAULT_BOOTSTRAP
 from odradek_pipelines.__main__ import PIPELINES, load, main
 from odradek_pipelines.pipeline import (
     Pipeline,
@@ -24,6 +25,14 @@ from odradek_pipelines.pipeline import (
 from pyspark_odradek import spark_session
 
 HERE = ("--bootstrap", "127.0.0.1:1")
+OF_FLIGHTS = {
+    "delay-windows",
+    "aircraft-rotations",
+    "parquet-archive",
+    "flight-enrichment",
+    "delay-backfill",
+    "dead-letters",
+}
 SINCE = ("--since", "2013-06-01T00:00")
 
 
@@ -55,7 +64,6 @@ def test_options_go_to_the_source_or_to_the_sink_or_to_both() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("dead-letters",), "required: --bootstrap"),
         (
             ("dead-letters", "--bootstrap", "host"),
             "'host' is not valid: it has no port; write HOST:PORT",
@@ -151,6 +159,10 @@ def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
     assert parse_settings(load("dead-letters"), ()).bootstrap == "a:1,b:2"
 
 
+def test_without_an_address_pipelines_use_that_of_all_commands() -> None:
+    assert parse_settings(load("parquet-archive"), ()).bootstrap == DEFAULT_BOOTSTRAP
+
+
 def test_spools_of_checkpoints_whose_names_differ_after_a_dot_are_apart() -> None:
     steps = []
     for version in ("files.1", "files.2"):
@@ -168,9 +180,13 @@ def test_each_pipeline_says_its_plan_and_its_arguments(capsys: pytest.CaptureFix
         told = capsys.readouterr().out
         assert f"odradek pipeline {name}" in told
         assert "--bootstrap" in told
+        assert ("must be flights in JSON" in " ".join(told.split())) == (name in OF_FLIGHTS)
     assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"  {name} " in listed for name in PIPELINES)
+    marked = {line.split()[0] for line in listed.splitlines() if line.endswith(" (*)")}
+    assert marked == OF_FLIGHTS
+    assert "(*) The records must be flights in JSON" in listed
 
 
 @pytest.mark.parametrize(
