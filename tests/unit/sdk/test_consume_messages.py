@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from odradek import sync
 from odradek.cli import connection, consume
 from odradek.cli.main import app
+from odradek.consumer.consumer import Consumer
 from odradek.partitions import TopicPartition
 from odradek.testing import MemoryCluster
 from tests.unit.sdk.test_record_commands import WatchedProgress
@@ -70,6 +71,39 @@ def test_only_partitions_whose_end_was_passed_are_named(client: sync.Client) -> 
     assert result.stdout == "b\n"
     assert result.stderr == "odradek: offset 1 is beyond the end: the end of in-1 is 0\n"
     assert run("--offset", "2", "-p", "0", "--exit-at-end").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (("--offset", "0", "--exit-at-end"), [b"5", b"6", b"7"]),
+        (("--offset", "3:7", "-p", "0"), [b"5", b"6"]),
+    ],
+)
+def test_an_offset_whose_record_was_deleted_is_told_and_the_rest_is_read(
+    client: sync.Client, words: tuple[str, ...], values: list[bytes]
+) -> None:
+    produce(client, *((0, b"%d" % number, number) for number in range(8)))
+    client.admin.delete_records({TopicPartition("in", 0): 5})
+    result = run(*words)
+    assert (result.exit_code, result.stdout_bytes.split()) == (0, values)
+    assert result.stderr == "odradek: earlier records were deleted: in-0 begins at offset 5\n"
+
+
+def test_retention_that_overtakes_a_chosen_start_skips_nothing_that_is_left(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are deleted between the look-up of the start offset and the first fetch."""
+    produce(client, *((0, b"%d" % number, number) for number in range(8)))
+    resume = Consumer.resume
+
+    def delete_and_resume(consumer: Consumer, *partitions: TopicPartition) -> None:
+        client.admin.delete_records({TopicPartition("in", 0): 5})
+        resume(consumer, *partitions)
+
+    monkeypatch.setattr(Consumer, "resume", delete_and_resume)
+    result = run("--since", "1970-01-01T00:00:00Z", "--exit-at-end")
+    assert (result.exit_code, result.stdout_bytes.split()) == (0, [b"5", b"6", b"7"])
 
 
 def test_records_before_an_offset_beyond_the_end_are_awaited_but_not_printed(

@@ -206,6 +206,7 @@ def consume(
             " partitions and offsets itself: `odradek group seek` changes where a group starts",
             status=EXIT_USAGE,
         )
+    has_start = from_beginning or any(option is not None for option in (offset, since, until, last))
     offsets = _Range(-last) if last is not None else None if offset is None else _range(offset)
     since_ms = None if since is None else time_ms(since, option="--since")
     until_ms = None if until is None else time_ms(until, option="--until")
@@ -259,7 +260,8 @@ def consume(
     async def work(client: Client) -> None:
         topics = await _matching_topics(client, topic) if regex else topic
         arguments: dict[str, Any] = {
-            "auto_offset_reset": "earliest" if from_beginning else "latest",
+            # If retention overtakes a chosen start, the command reads what is left, and does not skip to the end.
+            "auto_offset_reset": "earliest" if has_start else "latest",
             "isolation_level": "read_committed" if read_committed else "read_uncommitted",
         }
         if group is not None:
@@ -276,10 +278,15 @@ def consume(
             newest: list[tuple[int, str, int, int, Any]] = []  # A heap; with --last only.
             if group is None:
                 starts, stops = await starts_and_stops(client, consumer, topics)
-                for name, start in starts.items():
-                    consumer.seek(name, start)
                 waits_for.starts = starts
                 waits_for.beyond = await _beyond(consumer, starts)
+                first = await consumer.beginning_offsets(starts)
+                for name, start in starts.items():
+                    at = min(start, waits_for.beyond.get(name, start))
+                    consumer.seek(name, max(at, first[name]))
+                deleted = {name: first[name] for name, at in starts.items() if at < first[name]}
+                if deleted:
+                    progress.say(f"odradek: {_what_is_deleted(deleted)}")
                 if waits_for.beyond and exit_at_end:
                     progress.say(f"odradek: {waits_for.what_is_beyond()}")
                 consumer.resume()
@@ -487,9 +494,15 @@ async def _explained(
 
 def named_ends(ends: Mapping[TopicPartition, int]) -> str:
     """Return the end offsets of up to PARTITIONS_MAX partitions as a text."""
-    texts = [f"the end of {name} is {end}" for name, end in ends.items()][:PARTITIONS_MAX]
-    more = len(ends) - len(texts)
-    return ", ".join(texts) + (f", and {counted(more, 'partition')} more" if more else "")
+    return _listed([f"the end of {name} is {end}" for name, end in ends.items()])
+
+
+def _listed(texts: list[str]) -> str:
+    """Join the texts for up to PARTITIONS_MAX partitions, and count the others."""
+    more = len(texts) - PARTITIONS_MAX
+    return ", ".join(texts[:PARTITIONS_MAX]) + (
+        f", and {counted(more, 'partition')} more" if more > 0 else ""
+    )
 
 
 def _partition_of(record: Any) -> TopicPartition:
@@ -550,6 +563,12 @@ async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]
     if not names:
         fail(f"no topic has a name that matches {', '.join(patterns)}")
     return names
+
+
+def _what_is_deleted(starts: Mapping[TopicPartition, int]) -> str:
+    """Return that reading begins at these offsets, because earlier records were deleted, as a sentence."""
+    named = [f"{name} begins at offset {at}" for name, at in starts.items()]
+    return f"earlier records were deleted: {_listed(named)}"
 
 
 async def _beyond(
