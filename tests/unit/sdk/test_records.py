@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_json_keeps_bytes_that_are_no_text() -> None:
     record = DeserializedRecord(
         binary, "grün".encode(), (("h", binary), ("n", None)), 1, 2, "t", 0, 0, 0
     )
-    row = json.loads(json_renderer(key_as="text", value_as="text")(record))
+    row = json.loads(json_renderer(key_as="text", value_as="text", unconverted=Counter())(record))
     assert base64.b64decode(row["key"]["base64"]) == binary
     assert row["value"] == "grün"
     assert row["headers"] == [["h", {"base64": "//4A"}], ["n", None]]
