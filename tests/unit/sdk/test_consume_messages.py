@@ -195,4 +195,5 @@ def test_a_member_without_partitions_is_told_again_who_owns_them(
         result = run("--group", "g", "--from-beginning", "--count", "1")
     assert (result.exit_code, result.stdout) == (0, "a\n")
     assert all("group g has assigned no partitions to this member yet" in text for text in told[:3])
+    assert "`odradek why g` explains why; its state" in told[2]
     assert re.search(r"its state is \w+, with 3 members; member .* owns in-\d; member ", told[2])

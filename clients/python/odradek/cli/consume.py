@@ -450,7 +450,7 @@ class _Waits:
         if self.has_no_partitions:
             return (
                 f"waiting: group {self._group} has assigned no partitions to this member yet:"
-                f" `odradek group describe {self._group}` shows the assignments"
+                f" `odradek why {self._group}` explains why"
             )
         if not self._progress.is_watched or self._progress.count:
             return ""
