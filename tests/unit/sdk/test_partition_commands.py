@@ -24,6 +24,7 @@ from odradek.cli.main import app
 from odradek.cli.moves import MoveProgress
 from odradek.cli.output import confirm, readable_bytes
 from odradek.cli.times import size_bytes
+from odradek.errors import OdradekError
 from odradek.partitions import TopicPartition
 from odradek.testing import MemoryCluster
 
@@ -372,3 +373,32 @@ def test_each_partition_has_the_count_and_keeps_its_preferred_leader(
         assert (index in plan) == (len(found) != count)
     with pytest.raises(ValueError, match=r"need [0-9]+ brokers, but there are only"):
         with_replica_count(topic, brokers + 1, loads=dict.fromkeys(range(brokers), 0))
+
+
+def test_spread_keeps_the_replication_factor_of_a_partition_that_is_moving(
+    cluster: MemoryCluster,
+) -> None:
+    """Broker 4 is down, so the move of partition 0 does not end."""
+    run("partition", "move", "orders", "--to", "1,2")
+    cluster.kill(4)
+    run("partition", "move", "orders", "-p", "0", "--to", "1,4")
+    assert [len(found) for found in replicas(cluster)] == [3, 2], "the move is in progress"
+    run("cluster", "spread", "--over", "1,3")
+    assert [sorted(found) for found in replicas(cluster)] == [[1, 3], [1, 3]]
+    assert [partition.is_moving for partition in cluster.topics["orders"].partitions] == [
+        False,
+        False,
+    ]
+
+
+def test_moves_that_would_change_the_replication_factor_are_refused_on_demand(
+    cluster: MemoryCluster,
+) -> None:
+    with sync.Client(cluster.bootstrap, transport=cluster.transport()) as client:
+        target = {("orders", 0): (1, 2)}
+        (refused,) = client.admin.reassign_partitions(target, keep_replication_factor=True)
+        assert isinstance(refused.error, OdradekError)
+        assert len(replicas(cluster)[0]) == 4
+        (moved,) = client.admin.reassign_partitions(target)
+        assert moved.error is None
+    assert replicas(cluster)[0] == [1, 2]

@@ -288,14 +288,15 @@ class Admin:
         ]
 
     async def reassign_partitions(
-        self, replicas: ByPartition[Sequence[int] | None]
+        self, replicas: ByPartition[Sequence[int] | None], *, keep_replication_factor: bool = False
     ) -> list[PartitionOutcome]:
-        """Begin to move each partition to its list of brokers, the preferred leader first. None cancels the move."""
+        """Begin to move each partition to its list of brokers, the preferred leader first. None cancels the move. With
+        `keep_replication_factor`, a list whose length is not the replication factor is refused (KIP-860).
+        """
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._calls.timeout_ms)
-        async for partition, broker_ids in in_turns(replicas.items()):
-            request.reassignments.add(
-                partition=partition_message(partition), replicas=broker_ids or ()
-            )
+        request.keep_replication_factor = keep_replication_factor
+        async for name, broker_ids in in_turns(replicas.items()):
+            request.reassignments.add(partition=partition_message(name), replicas=broker_ids or ())
         response = await self._calls.change(methods.ALTER_PARTITION_REASSIGNMENTS, request)
         check(response.error_code, "reassigning partitions")
         return [partition_outcome(result) async for result in in_turns(response.partitions)]

@@ -262,7 +262,7 @@ def spread(
         if unknown_ids := set(brokers) - {broker.broker_id for broker in cluster.brokers}:
             fail(f"there is no broker {min(unknown_ids)}", status=EXIT_USAGE)
         before = {
-            TopicPartition(t.name, p.partition): p.replicas
+            TopicPartition(t.name, p.partition): p.target_replicas
             for t in await existing_topics(client, topic)
             for p in t.partitions
         }
@@ -283,6 +283,7 @@ def spread(
         wait=wait,
         output=output,
         empty="the replicas are balanced",
+        keep_replication_factor=True,
     )
 
 

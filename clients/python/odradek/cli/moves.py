@@ -70,9 +70,11 @@ def move_partitions(
     wait: bool,
     output: OutputFormat,
     empty: str,
+    keep_replication_factor: bool = False,
 ) -> None:
     """Print a plan, ask for confirmation, start the moves, and wait for their end if `wait` is set. `empty` is printed
-    if the plan moves nothing.
+    if the plan moves nothing. With `keep_replication_factor`, the cluster refuses moves that would change the number
+    of replicas, for example because another move began after the plan was made.
     """
     plan = with_client(bootstrap, make_plan)
     print_rows(plan.rows(), output, empty=empty)
@@ -84,7 +86,9 @@ def move_partitions(
     )
 
     async def start(client: Client) -> None:
-        outcomes = await client.admin.reassign_partitions(plan.after)
+        outcomes = await client.admin.reassign_partitions(
+            plan.after, keep_replication_factor=keep_replication_factor
+        )
         fail_on_errors(outcome.error for outcome in outcomes)
 
     with_client(bootstrap, start)

@@ -54,6 +54,11 @@ class Partition:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
 
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The brokers that will have a replica when the move in progress has ended; without a move, `replicas`."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing_replicas)
+
 
 @dataclass(slots=True)
 class Topic:

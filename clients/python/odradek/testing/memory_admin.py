@@ -212,6 +212,12 @@ def _alter_reassignments(
         elif unknown := sorted(set(move.replicas) - set(cluster.endpoints)):
             result.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
             result.error_message = f"there is no broker {unknown[0]}"
+        elif (
+            move.replicas
+            and request.keep_replication_factor
+            and len(move.replicas) != len(partition.replicas) - len(partition.removing)
+        ):
+            result.error_code = ErrorCode.INVALID_REPLICATION_FACTOR
         else:
             partition.move_to(list(move.replicas))
     cluster.end_moves()
