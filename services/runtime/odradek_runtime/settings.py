@@ -192,13 +192,16 @@ def read_properties(path: Path) -> list[tuple[str, str, int]]:
     entries: list[tuple[str, str, int]] = []
     pending, first_line = "", 0
     for number, raw in enumerate(lines, start=1):
-        line = pending + raw.strip()
+        line = raw.strip()
+        if not pending and line[:1] in ("#", "!"):
+            continue  # A backslash at the end of a comment does not continue it.
+        line = pending + line
         first_line = first_line if pending else number
         if line.endswith("\\"):
             pending = line[:-1]
             continue
         pending = ""
-        if not line or line[0] in "#!":
+        if not line:
             continue
         name, equals, value = line.partition("=")
         if not equals:

@@ -47,6 +47,13 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert found == Sample(node_id=2, flush_ms=4, is_on=True, names=("a", "b"))
 
 
+def test_a_backslash_at_the_end_of_a_comment_does_not_hide_the_next_setting(tmp_path: Path) -> None:
+    file = tmp_path / "x.properties"
+    file.write_text("# data in C:\\\nnode.id=2\nnames=a,\\\n#b\n")
+    found = _load(file=file)
+    assert (found.node_id, found.names) == (2, ("a", "#b"))
+
+
 def test_an_alias_names_the_same_setting() -> None:
     assert _load("broker.id=7").node_id == 7
 

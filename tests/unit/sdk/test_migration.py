@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from odradek.cli.migration import (
     BROKER,
@@ -17,6 +18,7 @@ from odradek.cli.migration import (
     INERT,
     UNSUPPORTED,
     Plan,
+    app,
     plan_import,
     read_kafka_properties,
 )
@@ -197,3 +199,79 @@ def test_a_file_in_javas_encoding_of_properties_is_read(tmp_path: Path) -> None:
     assert read_kafka_properties(path) == {"node.id": "1", "broker.rack": "Köln-1"}
     path.write_text("broker.rack=Köln\n", encoding="utf-8")
     assert read_kafka_properties(path) == {"broker.rack": "Köln"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# a comment \\\na=1\n", {"a": "1"}),
+        ("! a comment \\\n\\\na=1\n", {"a": "1"}),
+        ("a=1,\\\n   2,\\\n\t#3\nb=4", {"a": "1,2,#3", "b": "4"}),
+        ("a=1\\\n\nb=2", {"a": "1", "b": "2"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=1\\\\\\\n2", {"a": "1\\2"}),
+        ("a=1\\", {"a": "1"}),
+        ("a=1\\ \nb=2", {"a": "1", "b": "2"}),
+        ("a : 1\nb\t2\nc=\n  d==1", {"a": "1", "b": "2", "c": "", "d": "=1"}),
+        (r"a\:b\=c\ d=C\:\\x", {"a:b=c d": r"C:\x"}),
+        (r"a=\u00fc\t\n\q\ud83d\ude00", {"a": "ü\t\nq\U0001f600"}),
+        ("a=x\u2028y\rb=1", {"a": "x\u2028y", "b": "1"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(
+    text: str, expected: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes(text.encode())
+    assert read_kafka_properties(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a=1\nb\n", ":2: the line 'b' does not have the form name=value"),
+        ("=1\n", ":1: the line '=1' does not have the form name=value"),
+        ("a=\\u12\n", "has an invalid"),
+        ("a=\\ud800\n", "has an invalid"),
+        ("node.id=1\nbroker.id=2\n", "node.id is 1, but broker.id is 2"),
+        ("controller.quorum.voters=1@c1\n", "controller.quorum.voters has 1@c1: write ID@HOST"),
+        ("controller.quorum.voters=c1:9093\n", "controller.quorum.voters has c1:9093"),
+        ("controller.quorum.voters=1@c:99999\n", "controller.quorum.voters has 1@c:99999"),
+        ("listeners=PLAINTEXT://h\n", "listeners has PLAINTEXT://h: write NAME://HOST:PORT"),
+        ("advertised.listeners=A://h\n", "advertised.listeners has A://h"),
+        (
+            "process.roles=controller\ncontroller.quorum.bootstrap.servers=c\n",
+            "controller.quorum.bootstrap.servers has 1@c: write HOST:PORT",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_translated_is_refused_by_the_setting(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        plan(text, tmp_path)
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_equal_ids_are_accepted(tmp_path: Path) -> None:
+    assert plan("node.id=4\nbroker.id=4\n", tmp_path).files[BROKER]["node.id"] == "4"
+
+
+def test_printed_commands_quote_paths(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text(STOCK.replace("/tmp/kraft", "/tmp/my logs/kraft"))
+    done = CliRunner().invoke(
+        app,
+        ["import", str(tmp_path / "server.properties"), "--to", str(tmp_path / "a b")],
+    )
+    assert f"--config '{tmp_path}/a b/broker.properties'" in done.stdout, done.output
+    assert "--data-dir '/tmp/my logs/kraft-combined-logs-odradek-quorum'" in done.stdout
+
+
+def test_a_value_that_a_file_of_ours_cannot_contain_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("node.id=1\nbroker.rack=a\\nb\n")
+    done = CliRunner().invoke(
+        app, ["import", str(tmp_path / "server.properties"), "--to", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 1
+    assert "broker.rack" in done.stderr
+    assert not (tmp_path / "out" / "broker.properties").exists()

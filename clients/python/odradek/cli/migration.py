@@ -30,6 +30,7 @@ import typer
 
 from odradek.cli.output import EXIT_ERROR, EXIT_USAGE, Output, OutputFormat, fail, print_rows
 from odradek.extras import what_is_missing
+from odradek.java_properties import parse_java_properties
 from odradek_protocol.metadata.config_definitions import BROKER_CONFIGS
 
 BROKER: Final = "broker"
@@ -37,7 +38,7 @@ CONTROLLER: Final = "controller"
 _MODULES: Final = {BROKER: "odradek_broker", CONTROLLER: "odradek_metadata_quorum"}
 _FILES: Final = {BROKER: "broker.properties", CONTROLLER: "quorum.properties"}
 _PROCESSES: Final = {BROKER: "odradek broker", CONTROLLER: "odradek quorum"}
-_ENTRY: Final = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)")
+_VOTER: Final = re.compile(r"[0-9]+@.*:[0-9]{1,5}")
 
 # Kafka settings that Odradek does not have and does not need: a pattern of the name, and the reason.
 INERT: Final[dict[str, str]] = {
@@ -181,25 +182,16 @@ class Plan:
 
 
 def read_kafka_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file. If a name occurs several times, the last value is used, as in Java."""
-    entries: dict[str, str] = {}
+    """Read a Java properties file. A line that is not valid ends the command with an error."""
     data = path.read_bytes()
     try:
         text = data.decode()
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # the encoding in which Java reads properties
-    text = text.replace("\r\n", "\n").replace("\\\n", "")
-    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-        if not line or line[0] in "#!":
-            continue
-        match = _ENTRY.fullmatch(line)
-        if match is None:
-            fail(
-                f"{path}:{number}: the line {line!r} does not have the form name=value",
-                status=EXIT_USAGE,
-            )
-        entries[match[1]] = match[2]
-    return entries
+    try:
+        return parse_java_properties(text)
+    except ValueError as error:
+        fail(f"{path}:{error}", status=EXIT_USAGE)
 
 
 def plan_import(
@@ -244,6 +236,7 @@ class _Import:
 
     def plan(self) -> Plan:
         """Translate all settings and return the plan. Call this method only once."""
+        self._check_ids()
         self._translate_controllers()
         self._translate_listeners()
         self._translate_directories()
@@ -252,6 +245,14 @@ class _Import:
             self._judge(name, self._remaining.pop(name))
         self._plan.verdicts.sort(key=lambda verdict: (_ORDER.index(verdict.verdict), verdict.name))
         return self._plan
+
+    def _check_ids(self) -> None:
+        node_id, broker_id = map(self._remaining.get, ("node.id", "broker.id"))
+        if node_id is not None and broker_id is not None and node_id != broker_id:
+            fail(
+                f"node.id is {node_id}, but broker.id is {broker_id}: they name the same id, so remove one of them",
+                status=EXIT_USAGE,
+            )
 
     def _say(self, name: str, verdict: str, note: str = "") -> None:
         self._plan.verdicts.append(Verdict(name, verdict, note))
@@ -300,11 +301,12 @@ class _Import:
         """
         named = ("controller.quorum.voters", "controller.quorum.bootstrap.servers")
         values = [self._remaining.pop(name, "") for name in named]
+        voters_name = "--voters" if self._voters else named[0]
         voters = self._voters or values[0]
-        servers = [server for server in values[1].split(",") if server]
+        servers = _listed(values[1])
         node_id = self._remaining.get("node.id", self._remaining.get("broker.id", "1"))
         if not voters and len(servers) == 1 and CONTROLLER in self._plan.files:
-            voters = f"{node_id}@{servers[0]}"
+            voters_name, voters = named[1], f"{node_id}@{servers[0]}"
         if not voters:
             for name, value in zip(named, values, strict=True):
                 if value:
@@ -315,8 +317,12 @@ class _Import:
                     )
             self._remaining.pop("zookeeper.connect", None)
             return
+        for voter in _listed(voters):
+            if not _VOTER.fullmatch(voter):
+                fail(f"{voters_name} has {voter}: write {_FORMS[voters_name]}", status=EXIT_USAGE)
         rpc = ",".join(
-            f"{v.rpartition(':')[0]}:{int(v.rpartition(':')[2]) + 1}" for v in voters.split(",")
+            f"{voter.rpartition(':')[0]}:{_port(voters_name, voter) + 1}"
+            for voter in _listed(voters)
         )
         self._set(CONTROLLER, "controller.quorum.voters", voters)
         for role in self._plan.files:
@@ -336,12 +342,15 @@ class _Import:
         advertised = _listed(self._remaining.pop("advertised.listeners", ""))
         mapped = _listed(self._remaining.pop("listener.security.protocol.map", ""))
         voters = self._plan.files.get(CONTROLLER, {}).get("controller.quorum.voters", "")
-        used_ports = {_port(address) for address in (*listeners, *_listed(voters))}
+        used_ports = {_port("controller.quorum.voters", voter) for voter in _listed(voters)}
+        used_ports |= {_port("listeners", address) for address in listeners}
+        for address in advertised:
+            _port("advertised.listeners", address)
         node_id = self._remaining.get("node.id", self._remaining.get("broker.id", "1"))
         own_voter = next((v for v in _listed(voters) if v.startswith(f"{node_id}@")), "")
         if own_voter:
             hosts = [_host_of(a) for a in listeners if a.partition("://")[0] in controllers] or [""]
-            port = _port(own_voter)
+            port = _port("controller.quorum.voters", own_voter)
             used_ports.add(port + 1)
             addresses = f"RAFT://{hosts[0]}:{port},CONTROLLER://{hosts[0]}:{port + 1}"
             self._set(CONTROLLER, "listeners", addresses)
@@ -363,7 +372,7 @@ class _Import:
             kept.append(f"{name}://{bind}:{port}")
         advertised_names = {a.partition("://")[0] for a in advertised_here}
         advertised_here += [
-            f"{name}://{advertised_host}:{_port(address)}"
+            f"{name}://{advertised_host}:{_port('listeners', address)}"
             for address in kept
             if (name := address.partition("://")[0]) not in advertised_names
         ]
@@ -406,6 +415,14 @@ def _roles(given: Mapping[str, str]) -> list[str]:
     return [role for role in _MODULES if role in roles]
 
 
+_PORT_MAX: Final = 65_535
+_FORMS: Final = {
+    "--voters": "ID@HOST:PORT,...",
+    "controller.quorum.voters": "ID@HOST:PORT,...",
+    "controller.quorum.bootstrap.servers": "HOST:PORT,...",
+    "listeners": "NAME://HOST:PORT,...",
+    "advertised.listeners": "NAME://HOST:PORT,...",
+}
 _ORDER: Final = ("unknown", "unsupported", "command", "translated", "inert", "kept")
 
 
@@ -428,8 +445,14 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])
+def _port(setting: str, address: str) -> int:
+    """Return the port of an address. An address without a valid port ends the command with an error that names the
+    setting.
+    """
+    text = address.rpartition(":")[2]
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > _PORT_MAX:
+        fail(f"{setting} has {address}: write {_FORMS[setting]}", status=EXIT_USAGE)
+    return int(text)
 
 
 def _host_of(address: str) -> str:
@@ -491,6 +514,11 @@ def import_(
         fail(
             f"{file}: process.roles={given['process.roles']} names no role: write broker, controller or both"
         )
+    for settings in plan.files.values():
+        for name, value in settings.items():
+            # Odradek's files have no escapes, so such a value would be read differently.
+            if "\n" in value or "\r" in value or value.endswith("\\"):
+                fail(f"{file}: the value {value!r} of {name} has a line break, or ends in \\")
     for role, settings in plan.files.items():
         _write(directory / _FILES[role], settings, source=file)
     rows = [{"setting": v.name, "verdict": v.verdict, "note": v.note} for v in plan.verdicts]
@@ -528,13 +556,14 @@ def _print_next_steps(plan: Plan, directory: Path) -> None:
     quorum = plan.files.get(CONTROLLER)
     if quorum is not None and "controller.quorum.voters" in quorum:
         print(
-            f"odradek storage format --data-dir {quorum['log.dirs']} --node-id {quorum.get('node.id', 'ID')}"
-            f" --voters {quorum['controller.quorum.voters']}"
+            f"odradek storage format --data-dir {shlex.quote(quorum['log.dirs'])}"
+            f" --node-id {shlex.quote(quorum.get('node.id', 'ID'))}"
+            f" --voters {shlex.quote(quorum['controller.quorum.voters'])}"
             "   # prints the cluster id: add it to the written files as cluster.id"
         )
     for role in plan.files:
         print(
-            f"{_PROCESSES[role]} --config {directory / _FILES[role]} --check"
+            f"{_PROCESSES[role]} --config {shlex.quote(str(directory / _FILES[role]))} --check"
             "   # checks the settings; then run the command without --check"
         )
     for command in plan.commands:
