@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from odradek.cli.produce import lines_of
-from odradek.cli.record_format import json_renderer
+from odradek.cli.record_format import (
+    InvalidRecord,
+    json_renderer,
+    key_in,
+    record_of,
+    renderer,
+)
 from odradek.consumer.consumer_record import DeserializedRecord
 from odradek.errors import RecordTooLarge
 
@@ -90,3 +96,64 @@ def test_json_keeps_bytes_that_are_no_text() -> None:
     assert base64.b64decode(row["key"]["base64"]) == binary
     assert row["value"] == "grün"
     assert row["headers"] == [["h", {"base64": "//4A"}], ["n", None]]
+
+
+NESTED = b"[" * 100_000 + b"]" * 100_000
+
+
+def record_with(
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+) -> DeserializedRecord[bytes, bytes]:
+    return DeserializedRecord(key, value, headers, 1, 2, "t", 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [NESTED, rb'"\ud800"', b"NaN", b'{"a":[-Infinity]}', b"1e400", b"null", b'{"base64": "eA=="}'],
+    ids=lambda value: value[:20],
+)
+def test_json_that_json_cannot_show_is_base64(value: bytes) -> None:
+    odd = record_with(value, key=value)
+    row = json.loads(json_renderer(key_as="json", value_as="json")(odd), parse_constant=pytest.fail)
+    assert (
+        base64.b64decode(row["value"]["base64"]) == base64.b64decode(row["key"]["base64"]) == value
+    )
+
+
+def test_json_at_every_depth_is_shown() -> None:
+    render = json_renderer(key_as="text", value_as="json")
+    for depth in range(1, 3_000, 7):
+        value = b"[" * depth + b"]" * depth
+        line = render(record_with(value))
+        assert value in line or base64.b64encode(value) in line
+
+
+def test_a_tombstone_and_a_text_of_null_stay_apart() -> None:
+    render = json_renderer(key_as="text", value_as="json")
+    for value in (None, b"null"):
+        assert record_of(render(record_with(value))).value == value
+
+
+def test_an_odd_record_does_not_stop_a_format() -> None:
+    render = renderer("%v %h\n", key_as="text", value_as="json")
+    for value in (NESTED, rb'"\ud800"'):
+        record = record_with(value, headers=(("a\udcff", b"1"),))
+        assert render(record) == value + b" a\xff=1\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"k": ' + NESTED + b"}", "nested too deeply"),
+        (rb'{"k": "\ud800"}', "is a surrogate"),
+        (b'{"k": [NaN]}', "not finite"),
+    ],
+    ids=["nested", "surrogate", "nan"],
+)
+def test_a_field_that_cannot_be_a_key_is_refused(line: bytes, reason: str) -> None:
+    with pytest.raises(InvalidRecord, match=reason):
+        key_in(line, "k")
+    assert key_in(b'{"k": {"base64": "\xc3\xbc"}}', "k") == rb'{"base64":"\u00fc"}'

@@ -34,6 +34,8 @@ _NEEDED: Final = {
     "json": "JSON",
 }
 """What the bytes must be to be printed in an encoding. Encodings that print all bytes are missing."""
+_NAMES: Final = "surrogateescape"
+"""How a header name that is not UTF-8 is decoded to a str, as in odradek_protocol.records."""
 _FLOATS: Final = {4: ">f", 8: ">d"}
 
 Show = Callable[[bytes], str | None]
@@ -55,7 +57,11 @@ class InputRecord:
 
 
 def shown(data: bytes, encoding: Encoding) -> str | None:
-    """Return bytes as text in this encoding; None if they are not valid in the encoding."""
+    """Return bytes as text in this encoding; None if they are not valid in the encoding.
+
+    JSON is not valid if a number is not finite (RFC 8259 has no NaN, and 1e400 is too large for a double), if a string
+    has a surrogate, which UTF-8 cannot encode, or if arrays and objects are nested too deeply for Python's parser.
+    """
     try:
         match encoding:
             case "hex":
@@ -63,16 +69,23 @@ def shown(data: bytes, encoding: Encoding) -> str | None:
             case "base64":
                 return base64.b64encode(data).decode()
             case "json":
-                return json.dumps(json.loads(data), ensure_ascii=False, separators=(",", ":"))
+                return _json_text(json.loads(data))
             case "int" if len(data) in (1, 2, 4, 8):
                 return str(int.from_bytes(data, "big", signed=True))
             case "double" if len(data) in _FLOATS:
                 return str(struct.unpack(_FLOATS[len(data)], data)[0])
             case "text":
                 return data.decode()
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return None
+
+
+def _json_text(item: Any) -> str:
+    """Return a value as JSON on one line. Raises ValueError for a number that is not finite, and for a surrogate."""
+    text = json.dumps(item, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text.encode()
+    return text
 
 
 def renderer(
@@ -108,10 +121,13 @@ def renderer(
             case "v":
                 return encoded(record.value, value_as, "value")
             case "h":
-                return b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers)
+                return b",".join(name_bytes(n) + b"=" + (v or b"") for n, v in record.headers)
             case "s":
                 return str(len(record.value or b"")).encode()
         return b"%"
+
+    def name_bytes(name: str) -> bytes:
+        return name.encode("utf-8", _NAMES)
 
     pieces: list[bytes | str] = []  # Bytes are printed unchanged; a str is the letter of a field.
     position = 0
@@ -154,29 +170,36 @@ def json_renderer(
     """Return a function that converts a record to a line of JSON, which `record_of` can read.
 
     With the encoding json, keys and values become JSON values. Bytes that are not valid in their encoding become
-    {"base64": "..."}. If the encoding is not text, they are counted in `unconverted` as "key" or "value".
+    {"base64": "..."}, as do JSON texts that would look like a tombstone or like this form. If the encoding is not text,
+    bytes that are not valid are counted in `unconverted` as "key" or "value". `record_of` restores the bytes of every
+    record only if both encodings are text: it cannot restore the blanks of a JSON value, for example.
     """
 
-    def field(data: bytes | None, encoding: Encoding, what: str) -> Any:
+    def field(data: bytes | None, encoding: Encoding, what: str) -> str:
         if data is None:
-            return None
+            return "null"
         text = shown(data, encoding)
-        if text is None:
-            unconverted[what] += encoding != "text"
-            return {"base64": base64.b64encode(data).decode()}
-        return json.loads(text) if encoding == "json" else text
+        unconverted[what] += text is None and encoding != "text"
+        if text is None or (encoding == "json" and text.startswith(("null", '{"base64":'))):
+            return json.dumps({"base64": base64.b64encode(data).decode()})
+        return text if encoding == "json" else json.dumps(text, ensure_ascii=False)
+
+    def name_field(name: str) -> str:
+        return field(name.encode("utf-8", _NAMES), "text", "header")
 
     def render(record: Any) -> bytes:
-        row = {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp_ms": record.timestamp_ms,
-            "key": field(record.key, key_as, "key"),
-            "value": field(record.value, value_as, "value"),
-            "headers": [[name, field(value, "text", "header")] for name, value in record.headers],
-        }
-        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        headers = (
+            f"[{name_field(name)}, {field(value, 'text', 'header')}]"
+            for name, value in record.headers
+        )
+        # The text of a JSON value is inserted as it is, because a value at the limit of nesting could not be encoded
+        # as a part of the line.
+        return (
+            f'{{"topic": {json.dumps(record.topic)}, "partition": {record.partition},'
+            f' "offset": {record.offset}, "timestamp_ms": {record.timestamp_ms},'
+            f' "key": {field(record.key, key_as, "key")}, "value": {field(record.value, value_as, "value")},'
+            f' "headers": [{", ".join(headers)}]}}\n'
+        ).encode()
 
     return render
 
@@ -193,12 +216,9 @@ def key_in(line: bytes, field: str) -> bytes | None:
     """Return a field of a JSON object as the key of a record; None if the object does not have the field.
 
     `field` is a name, or names with dots between them. A string becomes UTF-8, any other value JSON text. Raises
-    InvalidRecord if the line is not a JSON object.
+    InvalidRecord if the line is not a JSON object, or if the field cannot be encoded.
     """
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise InvalidRecord(f"it is not JSON: {error}") from None
+    value = _parsed(line)
     if not isinstance(value, dict):
         raise InvalidRecord("it is not a JSON object")
     if field in value:
@@ -206,9 +226,7 @@ def key_in(line: bytes, field: str) -> bytes | None:
     else:
         for name in field.split("."):
             value = value.get(name) if isinstance(value, dict) else None
-    if value is None:
-        return None
-    return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()
+    return _bytes(value, _key)
 
 
 def fields_of(line: bytes) -> list[str]:
@@ -230,17 +248,13 @@ def record_of(line: bytes) -> InputRecord:
     """Convert a line of JSON, as `odradek consume -o json` prints it, to a record. Only the field `value` is required.
 
     A key, value or header value is a string (encoded as UTF-8), {"base64": "..."} (for other bytes), or null. Any other
-    JSON value is written as JSON text. `headers` may also be an object. `topic` and `offset` are ignored.
+    JSON value is written as JSON text. `headers` may also be an object. The name of a header is a string or
+    {"base64": "..."}. `topic` and `offset` are ignored.
 
     Raises:
         InvalidRecord: the line is not a JSON object, or a field is not valid.
     """
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InvalidRecord(f"it is not JSON: {error}") from None
-    except RecursionError:
-        raise InvalidRecord("its arrays and objects are nested too deeply") from None
+    row = _parsed(line)
     if not isinstance(row, dict) or "value" not in row:
         raise InvalidRecord('it is not a JSON object with "value"')
     if unknown := sorted(row.keys() - _JSON_FIELDS):
@@ -250,14 +264,14 @@ def record_of(line: bytes) -> InputRecord:
     headers = row.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(
-        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str | dict)
         for pair in pairs
     ):
         raise InvalidRecord('"headers" is neither an object nor a list of [name, value]')
     return InputRecord(
         value=_bytes(row["value"]),
         key=_bytes(row.get("key")),
-        headers=tuple((name, _bytes(value)) for name, value in pairs),
+        headers=tuple((_name(name), _bytes(value)) for name, value in pairs),
         partition=_number(row, "partition"),
         timestamp_ms=_number(row, "timestamp_ms"),
     )
@@ -268,13 +282,25 @@ _JSON_FIELDS: Final = frozenset(
 )
 
 
-def _bytes(item: Any) -> bytes | None:
+_TOO_DEEP: Final = "its arrays and objects are nested too deeply"
+
+
+def _parsed(line: bytes) -> Any:
     try:
-        return _encoded(item)
-    except UnicodeEncodeError as error:
-        raise InvalidRecord(
-            f"{error.object[error.start]!r} is a surrogate, which UTF-8 cannot encode"
-        ) from None
+        return json.loads(line)
+    except ValueError as error:
+        raise InvalidRecord(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRecord(_TOO_DEEP) from None
+
+
+def _name(item: Any) -> str:
+    """Return the name of a header, as the SDK represents it: a str in which surrogates stand for invalid UTF-8."""
+    name = _bytes(item)
+    is_encoded = isinstance(item, dict) and len(item) == 1 and isinstance(item.get("base64"), str)
+    if name is None or not (isinstance(item, str) or is_encoded):
+        raise InvalidRecord('the name of a header is neither a string nor {"base64": "..."}')
+    return name.decode("utf-8", _NAMES)
 
 
 def _encoded(item: Any) -> bytes | None:
@@ -288,7 +314,32 @@ def _encoded(item: Any) -> bytes | None:
                 return base64.b64decode(text, validate=True)
             except binascii.Error:
                 raise InvalidRecord(f"{text!r} is not base64") from None
-    return json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()
+    return _json_text(item).encode()
+
+
+def _key(item: Any) -> bytes | None:
+    """Like `_encoded`, for a field that becomes a key: non-ASCII characters in JSON are escaped, and {"base64": "..."}
+    is an object like others.
+    """
+    if item is None or isinstance(item, str):
+        return _encoded(item)
+    return json.dumps(item, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _bytes(item: Any, encode: Callable[[Any], bytes | None] = _encoded) -> bytes | None:
+    """Return what `encode` returns. Raises InvalidRecord if the item cannot be encoded."""
+    try:
+        return encode(item)
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(
+            f"{error.object[error.start]!r} is a surrogate, which UTF-8 cannot encode"
+        ) from None
+    except ValueError:
+        raise InvalidRecord(
+            "it has a number that is not finite, which JSON does not have"
+        ) from None
+    except RecursionError:
+        raise InvalidRecord(_TOO_DEEP) from None
 
 
 def _number(row: dict[str, Any], name: str) -> int | None:
