@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from typer.testing import CliRunner
 
 from odradek.cli.certificate_authority import CertificateAuthority, CertificateAuthorityError
+from odradek.cli.storage import tls_app
 
 
 def names_in(path: Path) -> tuple[set[str], set[str]]:
@@ -86,3 +88,39 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
         CertificateAuthority(tmp_path).issue("broker-1", hosts=(), days=1)
     with pytest.raises(CertificateAuthorityError, match="odradek tls issue"):
         CertificateAuthority(tmp_path).renew("broker-1", days=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("issue", "n" * 65), "NAME"),
+        (("issue", "müller"), "NAME"),
+        (("issue", "a\0b"), "NAME"),
+        (("issue", ""), "NAME"),
+        (("issue", "n", "--host", "müller.example"), "--host"),
+        (("issue", "n", "--host", ""), "--host"),
+        (("issue", "n", "--days", "99999999"), "--days"),
+        (("renew", "n", "--days", "99999999"), "--days"),
+        (("init", "--days", "99999999"), "--days"),
+        (("init", "--common-name", "n" * 65), "--common-name"),
+        (("init", "--common-name", ""), "--common-name"),
+    ],
+)
+def test_what_no_certificate_can_have_is_refused_by_its_option(
+    tmp_path: Path, words: tuple[str, ...], option: str
+) -> None:
+    CertificateAuthority(tmp_path / "tls").create(common_name="test", days=2)
+    directory = tmp_path / ("new" if words[0] == "init" else "tls")
+    result = CliRunner().invoke(tls_app, [*words, "--dir", str(directory)])
+    assert result.exit_code == 2, result.output
+    assert option in result.stderr
+    assert not list(tmp_path.glob("*/n*"))
+
+
+def test_the_longest_name_and_time_are_accepted(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    authority.create(common_name="test", days=2)
+    words = ["issue", "n" * 64, "--days", "36500", "--dir", str(tmp_path)]
+    assert CliRunner().invoke(tls_app, words).exit_code == 0
+    with pytest.raises(CertificateAuthorityError, match="at most 64"):
+        authority.issue("n" * 65, hosts=(), days=1)

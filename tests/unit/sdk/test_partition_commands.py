@@ -402,3 +402,20 @@ def test_moves_that_would_change_the_replication_factor_are_refused_on_demand(
         (moved,) = client.admin.reassign_partitions(target)
         assert moved.error is None
     assert replicas(cluster)[0] == [1, 2]
+
+
+@pytest.mark.parametrize("brokers", ["1,²", "1,٣", "1" * 5_000, "9" * 10, "1,01", "1, 1", "1,", ""])
+@pytest.mark.parametrize("command", ["move", "spread"])
+def test_texts_that_are_no_broker_ids_are_refused(
+    cluster: MemoryCluster, command: str, brokers: str
+) -> None:
+    if command == "move":
+        refused = run("partition", "move", "orders", "--to", brokers, status=2)
+        assert "--to" in refused
+    elif brokers:
+        assert "--over" in run("cluster", "spread", "--over", brokers, status=2)
+
+
+@pytest.mark.parametrize("offset", ["9" * 5_000, "9" * 20, "²", "-1", "ends"])
+def test_texts_that_are_no_offsets_are_refused(cluster: MemoryCluster, offset: str) -> None:
+    assert "--before" in run("topic", "trim", "orders", "--before", offset, status=2)

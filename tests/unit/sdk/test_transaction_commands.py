@@ -21,6 +21,7 @@ from odradek.errors import (
     TransactionAborted,
     TransactionFailed,
     TransactionInProgress,
+    UnknownTopic,
 )
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -237,3 +238,22 @@ def test_the_end_of_consume_at_an_open_transaction_is_explained(
             assert in_group.stderr == result.stderr
             counted = consumed("--from-beginning", "--read-committed", "-n", "1")
             assert counted.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("find-hanging", "--topic", "typo"), "typo"),
+        (("find-hanging", "--topic", "typo", "--abort"), "typo"),
+        (("producers", "typo"), "typo"),
+        (("producers", "out", "99"), "topic out has no partition 99"),
+    ],
+)
+def test_producers_of_what_does_not_exist_are_not_reported_as_none(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setattr(connection, "open_client", lambda bootstrap: cluster.client())
+    result = run(*words)
+    assert result.exit_code != 0
+    assert message in f"{result.stderr}{result.exception}"
+    assert isinstance(result.exception, UnknownTopic | SystemExit)

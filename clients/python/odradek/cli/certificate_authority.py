@@ -20,6 +20,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # A new certificate must already be valid on hosts whose clocks are behind.
 _BACKDATED = datetime.timedelta(minutes=5)
+NAME_LENGTH_MAX = 64
+"""The most characters of a common name (ub-common-name of RFC 5280)."""
+
+
+def is_common_name(name: str) -> bool:
+    """Return whether a certificate can have this name, as its common name and as a DNS name."""
+    return 0 < len(name) <= NAME_LENGTH_MAX and name.isascii() and name.isprintable()
 
 
 class CertificateAuthorityError(RuntimeError):
@@ -63,9 +70,10 @@ class CertificateAuthority:
         """Issue a certificate for a node or client, and return the paths of the certificate and its key. An older
         certificate with the same name is replaced.
         """
-        if "/" in name or name in ("", ".", "..", "ca"):
+        if "/" in name or name in ("", ".", "..", "ca") or not is_common_name(name):
             raise CertificateAuthorityError(
-                f"{name!r} cannot be the name of a certificate: choose one without /, other than ca"
+                f"{name!r} cannot be the name of a certificate: choose one of at most {NAME_LENGTH_MAX} ASCII"
+                " characters, without /, other than ca"
             )
         authority, authority_key = self._load()
         key = ec.generate_private_key(ec.SECP256R1())

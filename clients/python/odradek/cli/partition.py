@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from odradek.cli.output import (
     print_rows,
 )
 from odradek.cli.times import size_bytes
+from odradek.partitions import INT32_MAX
 
 if TYPE_CHECKING:
     from odradek.admin.descriptions import Partition, TopicDescription
@@ -66,13 +68,14 @@ Indexes = Annotated[
 
 def broker_ids(text: str, *, option: str) -> list[int]:
     """Return the broker ids in a text such as 1,2,3. A text of another form ends the command with an error."""
-    parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts) or len(set(parts)) < len(parts):
+    parts = [part.strip() for part in text.split(",")]
+    ids = [int(part) if re.fullmatch("[0-9]{1,10}", part) else -1 for part in parts]
+    if not all(0 <= id_ <= INT32_MAX for id_ in ids) or len(set(ids)) < len(ids):
         fail(
             f"{option} {text} is not valid: write distinct broker ids, such as 1,2,3",
             status=EXIT_USAGE,
         )
-    return [int(part) for part in parts]
+    return ids
 
 
 async def existing_topics(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from odradek.cli.certificate_authority import CertificateAuthority
 
 _STORAGE_COMMANDS = "odradek_broker.log.directory.commands"
+_DAYS_MAX = 36_500
+"""The most days of a certificate: X.509 has no years above 9999."""
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
 app = typer.Typer(help="Format and repair data directories.", no_args_is_help=True)
 
@@ -202,12 +204,15 @@ def init(
         str, typer.Option(metavar="NAME", help="Common name in the certificate of the authority.")
     ] = "Odradek cluster CA",
     days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+        int,
+        typer.Option(min=1, max=_DAYS_MAX, metavar="N", help="Days until the certificate expires."),
     ] = 3650,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create a certificate authority. Copy ca.crt to every node and client, and keep ca.key secret."""
-    path = _authority(directory).create(common_name=common_name, days=days)
+    authority = _authority(directory)
+    _check_name("--common-name", common_name)
+    path = authority.create(common_name=common_name, days=days)
     print_facts({"certificate": path, "key": path.with_suffix(".key")}, output)
 
 
@@ -228,12 +233,21 @@ def issue(
     ] = None,
     directory: Directory = Path("tls"),
     days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+        int,
+        typer.Option(min=1, max=_DAYS_MAX, metavar="N", help="Days until the certificate expires."),
     ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Issue a certificate and key for a node or user."""
-    certificate, key = _authority(directory).issue(name, hosts=host or (), days=days)
+    authority = _authority(directory)
+    _check_name("NAME", name)
+    for address in host or ():
+        if not (address and address.isascii() and address.isprintable()):
+            fail(
+                f"--host {address!r} is not an address: write a host name in ASCII (xn--...) or an IP address",
+                status=EXIT_USAGE,
+            )
+    certificate, key = authority.issue(name, hosts=host or (), days=days)
     print_facts({"certificate": certificate, "key": key}, output)
 
 
@@ -242,7 +256,8 @@ def renew(
     name: Annotated[str, typer.Argument(help="Common name of the certificate.")],
     directory: Directory = Path("tls"),
     days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+        int,
+        typer.Option(min=1, max=_DAYS_MAX, metavar="N", help="Days until the certificate expires."),
     ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -251,6 +266,16 @@ def renew(
     """
     certificate, key = _authority(directory).renew(name, days=days)
     print_facts({"certificate": certificate, "key": key}, output)
+
+
+def _check_name(option: str, name: str) -> None:
+    from odradek.cli.certificate_authority import NAME_LENGTH_MAX, is_common_name
+
+    if not is_common_name(name):
+        fail(
+            f"{option} {name!r} is not valid: write 1 to {NAME_LENGTH_MAX} printable ASCII characters",
+            status=EXIT_USAGE,
+        )
 
 
 def _authority(directory: Path) -> CertificateAuthority:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -264,7 +265,7 @@ def trim(
     """Delete the oldest records of a topic. The topic itself and the offsets of its other records do not change."""
     if bool(before) == bool(until):
         fail("give exactly one of --before OFFSET and --until TIME", status=EXIT_USAGE)
-    if before and before != "end" and not (before.isascii() and before.isdigit()):
+    if before and before != "end" and not re.fullmatch("[0-9]{1,19}", before):
         fail(f"--before {before} is not valid: write an offset, or end", status=EXIT_USAGE)
     until_ms = time_ms(until, option="--until") if until else 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from odradek.cli.connection import (
+    chosen_partitions,
     complete_topics,
     complete_transactional_ids,
     with_client,
@@ -251,7 +252,9 @@ def producers(
     """List the producers of a topic, with their open transactions."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        partitions = () if partition is None else (partition,)
+        chosen = None if partition is None else [partition]
+        # The brokers do not report a partition that does not exist.
+        partitions = [index for _, index in await chosen_partitions(client, [topic], chosen)]
         return [
             {
                 "partition": producer.partition.partition,
@@ -290,6 +293,8 @@ def find_hanging(
 
     async def work(client: Client) -> list[dict[str, Any]]:
         transactions = client.admin.transactions
+        if topic:
+            await client.admin.describe_topic(topic)  # Raises UnknownTopic.
         findings = await transactions.find_hanging(topic=topic)
         rows = []
         for transaction in findings.transactions:
