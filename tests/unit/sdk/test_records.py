@@ -117,14 +117,17 @@ def record_with(
 )
 def test_json_that_json_cannot_show_is_base64(value: bytes) -> None:
     odd = record_with(value, key=value)
-    row = json.loads(json_renderer(key_as="json", value_as="json")(odd), parse_constant=pytest.fail)
+    row = json.loads(
+        json_renderer(key_as="json", value_as="json", unconverted=Counter())(odd),
+        parse_constant=pytest.fail,
+    )
     assert (
         base64.b64decode(row["value"]["base64"]) == base64.b64decode(row["key"]["base64"]) == value
     )
 
 
 def test_json_at_every_depth_is_shown() -> None:
-    render = json_renderer(key_as="text", value_as="json")
+    render = json_renderer(key_as="text", value_as="json", unconverted=Counter())
     for depth in range(1, 3_000, 7):
         value = b"[" * depth + b"]" * depth
         line = render(record_with(value))
@@ -132,13 +135,13 @@ def test_json_at_every_depth_is_shown() -> None:
 
 
 def test_a_tombstone_and_a_text_of_null_stay_apart() -> None:
-    render = json_renderer(key_as="text", value_as="json")
+    render = json_renderer(key_as="text", value_as="json", unconverted=Counter())
     for value in (None, b"null"):
         assert record_of(render(record_with(value))).value == value
 
 
 def test_an_odd_record_does_not_stop_a_format() -> None:
-    render = renderer("%v %h\n", key_as="text", value_as="json")
+    render = renderer("%v %h\n", key_as="text", value_as="json", unconverted=Counter())
     for value in (NESTED, rb'"\ud800"'):
         record = record_with(value, headers=(("a\udcff", b"1"),))
         assert render(record) == value + b" a\xff=1\n"
