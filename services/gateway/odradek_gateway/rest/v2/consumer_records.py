@@ -56,14 +56,18 @@ async def read_records(
         wait_ms = instance.spec.request_timeout_ms if timeout is None else timeout
         wait_ms = min(wait_ms, cluster_of(request).settings.consumer_request_timeout_ms_max)
         records = await _read(instance, consumer, request, wait_ms, max_bytes)
-        pieces, rest = await _formatted(records, FORMATS[instance.spec.format], max_bytes)
-        _read_again(consumer, rest)
-        if rest and rest[0] is records[0]:
-            raise _not_of_the_format(rest[0], instance.spec.format)
-        # A client that has disconnected does not receive these records, so the next request must read them again.
-        if await request.is_disconnected():
+        try:
+            pieces, rest = await _formatted(records, FORMATS[instance.spec.format], max_bytes)
+            if rest and rest[0] is records[0]:
+                raise _not_of_the_format(rest[0], instance.spec.format)
+            response = ReadyPieces(pieces, media_type=media_type)
+            # A client that has disconnected does not receive these records, so the next request must read them again.
+            _read_again(consumer, records if await request.is_disconnected() else rest)
+        except BaseException:
+            # Otherwise the next read or commit would skip records that no response contained.
             _read_again(consumer, records)
-        return ReadyPieces(pieces, media_type=media_type)
+            raise
+        return response
 
     return await at_owner(group, instance, request, work, at_stop=_NO_RECORDS)
 
@@ -92,11 +96,16 @@ async def _read(
     min_bytes = max(1, min(instance.spec.fetch_min_bytes, max_bytes))
     if min_bytes == 1 and (records := await consumer.getmany(0, records_max)):
         return records
+    records = []
     try:
         async with while_connected(request), cluster_of(request).waits.long_poll(wait_ms / 1000):
-            return await consumer.getmany(None, records_max, min_bytes=min_bytes)
+            records = await consumer.getmany(None, records_max, min_bytes=min_bytes)
     except TimeoutError:
-        return await consumer.getmany(0, records_max)
+        return records or await consumer.getmany(0, records_max)
+    except BaseException:
+        _read_again(consumer, records)
+        raise
+    return records
 
 
 async def _formatted(
@@ -145,9 +154,17 @@ def _as_json(record: ConsumerRecord, form: EmbeddedFormat) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "headers": [
-            {"name": name, "value": binary.from_bytes(data)} for name, data in record.headers
+            {"name": _json_name(name), "value": binary.from_bytes(data)}
+            for name, data in record.headers
         ],
     }
+
+
+def _json_name(name: str) -> str:
+    """Return a header's name with U+FFFD for bytes that are not UTF-8, which JSON cannot contain."""
+    if name.isascii():
+        return name
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
