@@ -21,6 +21,7 @@ import socket
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
+import httptools
 import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -65,6 +66,53 @@ class _HeadTooLarge(Exception):
     """Raised in a callback of the parser to stop parsing, because a request's head is larger than HEAD_BYTES_MAX."""
 
 
+class _ConnectRefused(Exception):
+    """Raised in a callback of the parser to stop parsing, because the method is CONNECT: a gateway is no proxy."""
+
+
+class _Parser:
+    """A parser of the requests of one connection that ignores Upgrade, as a server may (RFC 9110, section 7.8).
+
+    After a head with `Connection: Upgrade`, llhttp takes what follows for another protocol: it skips the request's
+    body, and parses the bytes of the body as the next request. Java's HttpClient sends `Upgrade: h2c` with its first
+    request. Such a head is therefore parsed again without Upgrade, by a new parser. Only the second time counts: while
+    `should_upgrade` is true, the protocol ignores the request.
+    """
+
+    def __init__(self, protocol: _Protocol) -> None:
+        self._protocol = protocol
+        self._begin()
+
+    def _begin(self) -> None:
+        parser = httptools.HttpRequestParser(self._protocol)
+        # As in uvicorn: bytes after a request with `Connection: close` are not an error.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = parser
+        self.get_http_version = parser.get_http_version
+        self.get_method = parser.get_method
+        self.should_keep_alive = parser.should_keep_alive
+        self.should_upgrade = parser.should_upgrade
+
+    def feed_data(self, data: bytes) -> None:
+        """Parse the next bytes of the connection. Raises HttpParserError."""
+        rest = memoryview(data)
+        while True:
+            try:
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            head = self._head_without_upgrade()
+            self._begin()
+            self._parser.feed_data(head)
+
+    def _head_without_upgrade(self) -> bytes:
+        url, headers = self._protocol.url, self._protocol.headers
+        lines = [b"%s %s HTTP/%s" % (self.get_method(), url, self.get_http_version().encode())]
+        lines += [b"%s: %s" % header for header in headers if header[0] != b"upgrade"]
+        return b"\r\n".join((*lines, b"", b""))
+
+
 class _Protocol(HttpToolsProtocol):
     """One connection of a client. It counts the bytes of each request's headers, because uvicorn's parser does not
     limit them.
@@ -73,6 +121,7 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Store the client's certificate, and start the timer for the first request."""
         super().connection_made(transport)
+        self.parser: Any = _Parser(self)
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         self._is_new = True  # whether no bytes were received yet
@@ -160,6 +209,10 @@ class _Protocol(HttpToolsProtocol):
         The limit of connections does not apply to health probes: a refused probe would cause a restart.
         """
         self._unparsed_bytes = 0
+        if self.parser.get_method() == b"CONNECT":
+            raise _ConnectRefused
+        if self.parser.should_upgrade():
+            return
         self._is_in_head = False
         self._head_ends()
         is_probe = self.url.partition(b"?")[0] in _PROBES
@@ -170,6 +223,11 @@ class _Protocol(HttpToolsProtocol):
         """Reset the count of unparsed bytes, and let uvicorn handle a part of the body."""
         self._unparsed_bytes = 0
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Let uvicorn end the request, unless its head will be parsed again."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Respond 431 if the head is too large, and 400 to any other bytes that the parser refuses."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,123 @@ async def test_who_has_asked_may_rest(
     async with serving(None, "none") as port, httpx.AsyncClient() as http:
         for _ in range(3):
             assert (await http.get(f"http://127.0.0.1:{port}/")).text == "User:ANONYMOUS"
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+WEBSOCKET = (
+    b"Upgrade: websocket\r\nConnection: keep-alive, upgrade\r\nSec-WebSocket-Version: 13\r\n"
+)
+TWICE = b"connection: close\r\nUPGRADE: a\r\nConnection:Upgrade\r\nupgrade: b/1, c\r\nX-Empty:\r\n"
+HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def with_length(body: bytes) -> bytes:
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def in_chunks(body: bytes) -> bytes:
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:5], body[5:]))
+    return b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+
+
+async def requests_seen(sent: bytes, piece_bytes: int) -> tuple[list[tuple[str, bytes]], bytes]:
+    """Send these bytes on one connection; return the paths and bodies of the requests that the application received,
+    and the bytes of the responses.
+    """
+    seen: list[tuple[str, bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        assert b"upgrade" not in dict(scope["headers"])
+        seen.append((f"{scope['method']} {scope['path']}?{scope['query_string'].decode()}", body))
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving(None, "none", app) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for start in range(0, len(sent), piece_bytes):
+            writer.write(sent[start : start + piece_bytes])
+            await writer.drain()
+            if piece_bytes < 10:
+                await asyncio.sleep(0)  # the server's task reads between two pieces
+        async with asyncio.timeout(CLOSED_S):
+            responses = await reader.read()
+        writer.close()
+    return seen, responses
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+@pytest.mark.parametrize("framed", [with_length, in_chunks])
+@pytest.mark.parametrize("headers", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
+async def test_a_request_with_upgrade_keeps_its_body(
+    headers: bytes, framed: Callable[[bytes], bytes], piece_bytes: int
+) -> None:
+    """Otherwise the body is lost, and a client of a proxy can hide a request in it."""
+    first = b"POST /first?q=1 HTTP/1.1\r\nHost: x\r\n" + headers + framed(HIDDEN)
+    again = b"PUT /again HTTP/1.1\r\nHost: x\r\n" + headers + framed(b"the body")
+    bare = b"GET /bare HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
+    sent = first + again + bare + LAST
+    seen, responses = await requests_seen(sent, piece_bytes)
+    assert seen == [
+        ("POST /first?q=1", HIDDEN),
+        ("PUT /again?", b"the body"),
+        ("GET /bare?", b""),
+        ("GET /last?", b""),
+    ]
+    assert responses.count(b"HTTP/1.1 200 OK\r\n") == 4
+    assert responses.count(b"HTTP/1.1") == 4
+
+
+@pytest.mark.parametrize("framed", [with_length, in_chunks])
+async def test_a_connection_with_upgrade_and_close_ends_after_its_response(
+    framed: Callable[[bytes], bytes],
+) -> None:
+    sent = b"POST /first HTTP/1.1\r\nHost: x\r\n" + TWICE + framed(HIDDEN)
+    seen, responses = await requests_seen(sent, 1 << 20)
+    assert seen == [("POST /first?", HIDDEN)]
+    assert responses.count(b"HTTP/1.1") == 1
+
+
+async def test_many_pipelined_requests_with_upgrade_are_served() -> None:
+    """Thousands of them may be in one piece, so none may cost a level of recursion."""
+    count = sys.getrecursionlimit() + 100
+    request = b"POST /many HTTP/1.1\r\n" + H2C + with_length(b"x")
+    seen, responses = await requests_seen(request * count + LAST, 1 << 20)
+    assert seen == [("POST /many?", b"x")] * count + [("GET /last?", b"")]
+    assert responses.count(b"HTTP/1.1 200 OK\r\n") == count + 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n" + H2C + b"Content-Length: 33\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\n" + H2C + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST / HTTP/1.1\r\n"
+        + H2C
+        + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\n" + H2C + b"Transfer-Encoding: chunked, gzip\r\n\r\n",
+    ],
+    ids=["connect", "connect with upgrade", "two lengths", "length and chunks", "gzip last"],
+)
+async def test_connect_and_ambiguous_bodies_are_refused_and_nothing_after_them_is_served(
+    head: bytes,
+) -> None:
+    seen, responses = await requests_seen(head + HIDDEN, 1 << 20)
+    assert seen == []
+    assert responses.startswith(b"HTTP/1.1 400 ")
+    assert responses.count(b"HTTP/1.1") == 1
+
+
+async def test_a_head_with_upgrade_that_is_too_large_is_refused() -> None:
+    many = b"X-Many: %s\r\n" % (b"y" * 900) * (http_server.HEAD_BYTES_MAX // 906 + 1)
+    sent = b"POST / HTTP/1.1\r\nHost: x\r\n" + H2C + many + with_length(HIDDEN)
+    seen, responses = await requests_seen(sent, 1 << 20)
+    assert seen == []
+    assert responses.startswith(b"HTTP/1.1 431 ")
