@@ -95,6 +95,23 @@ def test_validate_only_changes_nothing(gateway: Gateway) -> None:
     assert gateway.http.get(f"{gateway.v3}/topics/never-made").status_code == 404
 
 
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize("count", ["partitions_count", "replication_factor"])
+def test_a_topic_with_no_partition_or_no_replica_is_refused(
+    gateway: Gateway, count: str, validate_only: bool
+) -> None:
+    """In gRPC's CreateTopics 0 stands for the cluster's default, but not in REST v3."""
+    new = {"topic_name": "nothing", "validate_only": validate_only, count: 0}
+    refused = gateway.http.post(f"{gateway.v3}/topics", json=new)
+    assert (refused.status_code, refused.json()["error_code"]) == (400, 40002)
+    assert f"{count} must be 1 or more" in refused.json()["message"]
+    assert gateway.http.get(f"{gateway.v3}/topics/nothing").status_code == 404
+    default = gateway.http.post(f"{gateway.v3}/topics", json={**new, count: -1})
+    assert default.status_code == (200 if validate_only else 201)
+    if not validate_only:
+        assert gateway.http.delete(f"{gateway.v3}/topics/nothing").status_code == 204
+
+
 def test_cluster_wide_configs_are_set_told_and_reset(gateway: Gateway) -> None:
     url = f"{gateway.v3}/broker-configs"
     name = "log.retention.ms"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -17,6 +17,7 @@ from odradek_gateway.rest.v3.shapes import Collection, TopicResource
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN
 
 router = APIRouter(prefix=PREFIX, tags=["v3 topics"])
+_NOT_ZERO: Final = {"not": {"const": 0}}
 _BrokerId = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 
 
@@ -40,8 +41,12 @@ class CreateTopicRequest(msgspec.Struct):
     """
 
     topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
-    partitions_count: Annotated[int, msgspec.Meta(ge=-1, le=10_000)] = -1
-    replication_factor: Annotated[int, msgspec.Meta(ge=-1, le=32_767)] = -1
+    partitions_count: Annotated[
+        int, msgspec.Meta(ge=-1, le=10_000, extra_json_schema=_NOT_ZERO)
+    ] = -1
+    replication_factor: Annotated[
+        int, msgspec.Meta(ge=-1, le=32_767, extra_json_schema=_NOT_ZERO)
+    ] = -1
     replicas_assignments: list[ReplicasAssignment] = []
     configs: list[NamedValue] = []
     validate_only: bool = False
@@ -74,6 +79,11 @@ async def list_topics(names: InCluster, cluster: Cluster) -> Response:
 async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> Response:
     """Create a topic. With `validate_only` the request is only checked, and the status is 200."""
     body = await _CREATE.read(request)
+    for count in ("partitions_count", "replication_factor"):
+        if getattr(body, count) == 0:
+            # gRPC, by which the controller is asked, has 0 for a field that is not set: the cluster's default.
+            words = f"{count} must be 1 or more, or -1 for the cluster's default"
+            raise RestError(400, 40002, words)
     outcome = await cluster.admin.create_topic(
         body.topic_name,
         partitions=body.partitions_count,
