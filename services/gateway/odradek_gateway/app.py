@@ -57,6 +57,10 @@ _V2 = (v2_topics, consumers, consumer_records, consumer_offsets)
 # FastAPI takes the first route that matches a path. Routes for all items (`-`) must come before routes for one item, so
 # configs come before topics.
 _V3 = (clusters, configs, topics, partitions, groups, access, records, transactions)
+_ESCAPED_SLASH = (
+    "the path contains an escaped slash (%2F), so it would name another resource: names with a slash, which groups and"
+    " their members may have, are not supported in paths; use the SDK or the command odradek for them"
+)
 Asgi = Callable[..., Awaitable[None]]
 
 
@@ -64,7 +68,8 @@ class Limits:
     """ASGI middleware that limits running requests, adds security headers to every response, and counts responses.
 
     As the outermost middleware it also removes a trailing slash from the path, so that all inner middlewares and the
-    routes see the same path.
+    routes see the same path. It refuses a path with an escaped slash (%2F): routes match the decoded path, so
+    `consumer-groups/a%2Flags` would be the lags of group a.
     """
 
     def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
@@ -89,6 +94,11 @@ class Limits:
                     message["headers"].append(_HTTPS_ONLY)
             await send(message)
 
+        if b"%2f" in scope.get("raw_path", b"").lower():
+            escaped = JSONResponse(error_body(404, _ESCAPED_SLASH), 404)
+            await escaped(scope, receive, send_with_headers)
+            self._metrics.responded(scope["method"], status, time.perf_counter() - began_s)
+            return
         refusal = self._shares.begin(scope)
         if refusal is not None and scope["path"] not in HEALTH_PATHS:
             busy = JSONResponse(error_body(429, refusal, 42901), 429, headers={"Retry-After": "1"})
@@ -111,7 +121,7 @@ class Limits:
 
 
 def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the scope without a slash at the end of its path. An encoded slash (%2F) is part of a name and stays."""
+    """Return the scope without a slash at the end of its path."""
     raw_path = scope.get("raw_path") or scope["path"].encode()
     if raw_path == b"/" or not raw_path.endswith(b"/"):
         return scope
