@@ -5,6 +5,7 @@ damaged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -29,6 +30,29 @@ from odradek_protocol.records.columns import ColumnBuilder
 from tests.unit.sdk.numbered_records import fill, numbers, read, until
 
 T0 = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize("missing", [TopicPartition("gone", 0), TopicPartition("t", 7)])
+async def test_a_missing_partition_does_not_stop_the_others(
+    missing: TopicPartition,
+    cluster: MemoryCluster,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 0.2)
+    cluster.create_topic("t", 1)
+    await fill(client, 20)
+    async with client.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([missing, T0])
+        assert numbers(await read(consumer, 20)) == list(range(20))
+        with pytest.raises(UnknownTopic):
+            await consumer.getmany(30_000)
+        await fill(client, 5, first=20)
+        seen: list[int] = []
+        while len(seen) < 5:
+            with contextlib.suppress(UnknownTopic):  # raised again after each further look-up
+                seen += numbers(await consumer.getmany(30_000))
+        assert seen == list(range(20, 25))
 
 
 async def test_it_follows_leaders_through_a_rolling_restart_without_a_gap(

@@ -51,18 +51,20 @@ async def look_up_offsets(
             return found
         remaining_s = deadline_s - time.monotonic()
         # In each round, the metadata of topics that are not in the cache is requested, because the cache may have
-        # dropped a topic since the last round. For a topic that was deleted, `cluster.topic` raises UnknownTopic.
+        # dropped a topic since the last round.
         highest: dict[str, int] = {}
         async for partition in in_turns(missing):
             highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))
         await cluster.fetch_topics(highest, timeout_s=remaining_s)
-        async for topic, index in in_turns(highest.items()):
-            await cluster.topic(topic, timeout_s=remaining_s, partition=index)
         error = await _ask_once(cluster, missing, found, read_committed, deadline_s)
         if on_found is not None:
             on_found()
         if error is None:
             continue
+        # For a topic or partition that does not exist, `cluster.topic` raises UnknownTopic, after some seconds. The
+        # offsets of all others were found before.
+        async for topic, index in in_turns(highest.items()):
+            await cluster.topic(topic, timeout_s=remaining_s, partition=index)
         attempts += 1
         pause_s = backoff.after(attempts, random.random()) / 1000
         if time.monotonic() + pause_s >= deadline_s:
