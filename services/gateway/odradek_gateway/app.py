@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from odradek import errors
 from odradek_gateway import monitoring, openapi
+from odradek_gateway.auth.allowed_origins import AllowedOrigins
 from odradek_gateway.auth.browser_rules import BrowserRules
 from odradek_gateway.auth.caller_limits import RequestShares
 from odradek_gateway.auth.callers import HEALTH_PATHS
@@ -65,15 +66,24 @@ Asgi = Callable[..., Awaitable[None]]
 
 
 class Limits:
-    """ASGI middleware that limits running requests, adds security headers to every response, and counts responses.
+    """ASGI middleware that limits running requests, adds security and CORS headers to every response, and counts
+    responses.
 
     As the outermost middleware it also removes a trailing slash from the path, so that all inner middlewares and the
     routes see the same path. It refuses a path with an escaped slash (%2F): routes match the decoded path, so
     `consumer-groups/a%2Flags` would be the lags of group a.
     """
 
-    def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
+    def __init__(
+        self,
+        app: Asgi,
+        *,
+        shares: RequestShares,
+        metrics: RequestMetrics,
+        origins: AllowedOrigins,
+    ) -> None:
         self._app = app
+        self._origins = origins
         self._shares = shares
         self._metrics = metrics
 
@@ -89,7 +99,11 @@ class Limits:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *_SECURITY_HEADERS,
+                    *self._origins.response_headers(scope),
+                ]
                 if scope["scheme"] == "https":
                     message["headers"].append(_HTTPS_ONLY)
             await send(message)
@@ -182,12 +196,13 @@ def create_app(
     )
     if authentication is not None:
         app.add_middleware(authentication, shares=shares)
+    origins = AllowedOrigins(settings.http_allowed_origins)
     app.add_middleware(
         BrowserRules,
         hosts=settings.known_hosts(),
-        origins=settings.http_allowed_origins,
+        origins=origins,
     )
-    app.add_middleware(Limits, shares=shares, metrics=app.state.request_metrics)
+    app.add_middleware(Limits, shares=shares, metrics=app.state.request_metrics, origins=origins)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(TimeoutError, on_timeout)
     chosen = (*(_V2 if settings.v2_enable else ()), *(_V3 if settings.v3_enable else ()))

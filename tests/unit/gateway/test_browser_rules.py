@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from odradek_gateway.auth.allowed_origins import AllowedOrigins
 from odradek_gateway.auth.browser_rules import BrowserRules
 from odradek_gateway.settings import GatewaySettings
 
@@ -27,7 +28,8 @@ async def ask(
     **headers: str,
 ) -> int:
     chosen = GatewaySettings(**(settings or {}))
-    rules = BrowserRules(served, hosts=chosen.known_hosts(), origins=chosen.http_allowed_origins)
+    origins = AllowedOrigins(chosen.http_allowed_origins)
+    rules = BrowserRules(served, hosts=chosen.known_hosts(), origins=origins)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(rules), base_url="http://ignored"
@@ -91,7 +93,7 @@ async def test_a_request_has_one_host(count: int) -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await BrowserRules(served, hosts=(), origins=())(scope, None, send)
+    await BrowserRules(served, hosts=(), origins=AllowedOrigins(()))(scope, None, send)
     assert sent[0]["status"] == 400
 
 
@@ -140,6 +142,8 @@ async def test_sites_that_may_are_listed() -> None:
     cross = {"Sec_Fetch_Site": "cross-site"}
     assert await ask(settings=settings, Origin="https://console.example", **cross) == 200
     assert await ask(settings=settings, Origin=EVIL, **cross) == 403
+    assert await ask(settings=settings, **cross) == 403
+    assert await ask(settings={"http_allowed_origins": ("*",)}, **cross) == 200
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])

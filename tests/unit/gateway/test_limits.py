@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from prometheus_client import generate_latest
 
 from odradek_gateway.app import Limits, create_app
+from odradek_gateway.auth.allowed_origins import AllowedOrigins
 from odradek_gateway.auth.caller_limits import RequestShares
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import RestError
@@ -51,7 +52,7 @@ async def test_probes_are_answered_however_many_requests_are_at_work(path: str) 
         await send({"type": "http.response.start", "status": 200})
 
     shares = RequestShares(requests_max=1, body_bytes_max=1, bodies_bytes_max=1)
-    limits = Limits(app, shares=shares, metrics=RequestMetrics())
+    limits = Limits(app, shares=shares, metrics=RequestMetrics(), origins=AllowedOrigins(()))
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
         slow = tasks.create_task(status_of(limits, "/slow"))
         await asyncio.sleep(0)
@@ -241,7 +242,7 @@ async def test_a_trailing_slash_is_off_the_path_before_anything_looks_at_it(
         pass
 
     shares = RequestShares(requests_max=1, body_bytes_max=1, bodies_bytes_max=1)
-    limits = Limits(app, shares=shares, metrics=RequestMetrics())
+    limits = Limits(app, shares=shares, metrics=RequestMetrics(), origins=AllowedOrigins(()))
     await limits({**scope(path), "raw_path": raw_path}, None, send)
     assert seen == [served]
 

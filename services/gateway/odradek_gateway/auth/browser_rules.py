@@ -11,6 +11,7 @@ the gateway's address (DNS rebinding). One rule prevents each attack:
   `http.allowed.origins`. Programs other than browsers send neither header and are not affected. A link on another
   site may lead to a page of the gateway.
 
+Preflights of pages of allowed origins that pass the rules are answered here (`allowed_origins`).
 `rest.requests.JsonBody` refuses bodies without a Content-Type, because a page can send such a body without a CORS
 preflight.
 """
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
 
+from odradek_gateway.auth.allowed_origins import AllowedOrigins
 from odradek_gateway.auth.callers import HEALTH_PATHS
 from odradek_gateway.errors import error_body
 from odradek_runtime.logs import event_log
@@ -44,24 +46,26 @@ class BrowserRules:
         app: Asgi,
         *,
         hosts: Iterable[str],
-        origins: Iterable[str],
+        origins: AllowedOrigins,
     ) -> None:
-        """`hosts` are the host names of this gateway; `origins` are allowed origins, like `https://site`.
-
-        `*` in one of them allows any host, or any origin.
-        """
+        """`hosts` are the host names of this gateway; `*` allows any host."""
         self._app = app
         self._hosts = frozenset(name.lower() for name in hosts) | _LOOPBACK_NAMES
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._origins = origins
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Pass the request on, or refuse it with 400, 421 or 403."""
+        """Pass the request on, answer a preflight with 204, or refuse the request with 400, 421 or 403."""
         if scope["type"] != "http" or scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
         if refusal is None:
-            await self._app(scope, receive, send)
+            preflight = self._origins.preflight_headers(scope)
+            if preflight is None:
+                await self._app(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 204, "headers": preflight})
+            await send({"type": "http.response.body", "body": b""})
             return
         status, message = refusal
         client = scope.get("client")
@@ -107,9 +111,7 @@ class BrowserRules:
     def _is_foreign(self, scope: dict[str, Any], host: str) -> bool:
         """Return whether a page of another origin made the browser send the request."""
         origins = _values(scope, b"origin")
-        if any(origin.lower().rstrip("/") in self._origins for origin in origins):
-            return False
-        if "*" in self._origins:
+        if "*" in self._origins or any(origin in self._origins for origin in origins):
             return False
         if origins:
             own = f"{scope['scheme']}://{host}".lower()
