@@ -58,6 +58,11 @@ class Registry:
         self.log.append(("update", spec.name))
         return True
 
+    async def take_over(self, present: Registration, spec: InstanceSpec) -> bool:
+        self.log.append(("take over", spec.name))
+        self.register(spec)
+        return present.spec.name == spec.name
+
     async def forget(self, group: str, name: str) -> None:
         if name in self.failing:
             raise BrokersUnavailable(tried=["b"])
@@ -180,13 +185,24 @@ async def test_who_is_not_read_for_a_while_rests() -> None:
 
 
 class Neighbour:
-    """Another gateway, which responds when the test says so, or never."""
+    """Another gateway, which responds when the test says so, or never.
 
-    def __init__(self) -> None:
+    It is alive for `probes_alive` checks of its liveness; then it responds to the request if it `recovers`, or hangs.
+    """
+
+    def __init__(self, probes_alive: int = 0, *, recovers: bool = False) -> None:
+        self.probes_alive, self.recovers = probes_alive, recovers
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.is_left = False
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/livez":
+            if not self.probes_alive:
+                raise httpx.ReadTimeout("hangs")
+            self.probes_alive -= 1
+            if not self.probes_alive and self.recovers:
+                self.answers.set()
+            return httpx.Response(200)
         self.asked.set()
         try:
             await self.answers.wait()
@@ -205,10 +221,12 @@ def request_of(path: bytes, at_stop: Elsewhere | None) -> PassedRequest:
     return PassedRequest("GET", path, b"", {}, b"", connected, at_stop)
 
 
-async def served_there() -> tuple[Instances, ClusterAccess, Neighbour]:
+async def served_there(
+    neighbour: Neighbour | None = None,
+) -> tuple[Instances, ClusterAccess, Neighbour]:
     instances, registry, _ = instances_of()
     registry.register(InstanceSpec(group="g", name="i"), owner=THERE)
-    neighbour = Neighbour()
+    neighbour = neighbour or Neighbour()
     await instances._http.aclose()
     instances._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
     return instances, instances._cluster, neighbour
@@ -246,3 +264,32 @@ async def test_a_gateway_may_take_as_long_as_the_longest_poll() -> None:
     instances = Instances(ClusterAccess(settings, url=HERE), on_failure=lambda _: None)
     assert (instances._http.timeout.read or 0) > 900
     await instances.close()
+
+
+@pytest.mark.parametrize("path", [b"/records", b"/offsets"])
+@pytest.mark.parametrize("probes_alive", [0, 2])
+async def test_the_instance_of_a_gateway_that_hangs_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch, path: bytes, probes_alive: int
+) -> None:
+    """Its kernel still accepts connections. Before, each request waited for two minutes."""
+    monkeypatch.setattr(f"{Instances.__module__}._PROBE_AFTER_S", 0.001, raising=False)
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _, neighbour = await served_there(Neighbour(probes_alive))
+        found = await instances.find("g", "i", request_of(path, None))
+        assert isinstance(found, Instance)
+        assert neighbour.is_left
+        assert neighbour.probes_alive == 0
+        await instances.close()
+
+
+async def test_the_instance_of_a_slow_gateway_is_not_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit waits for its turn behind a long poll of the same instance."""
+    monkeypatch.setattr(f"{Instances.__module__}._PROBE_AFTER_S", 0.001, raising=False)
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _, neighbour = await served_there(Neighbour(3, recovers=True))
+        found = await instances.find("g", "i", request_of(b"/offsets", None))
+        assert found == Elsewhere(200, b"done", None)
+        assert neighbour.probes_alive == 0
+        await instances.close()

@@ -3,6 +3,10 @@
 A client may send a request to any gateway. If another gateway serves the instance, the request is passed on to it. If
 that gateway does not respond, this gateway takes the instance over and continues at the committed offsets.
 
+A healthy gateway may take long to respond: a commit waits for the poll that uses the instance, or for brokers. So a
+request that waits for _PROBE_AFTER_S is no reason to take over, but the other gateway's liveness is then checked again
+and again. A gateway that hangs accepts connections, but does not respond to the check.
+
 An instance is closed when a client deletes it, or when it got no request for `consumer.instance.timeout.ms`. The
 gateway that serves the instance closes it. If that gateway has died, any other gateway deletes the registration after
 twice that timeout. Thousands of instances may be open while only few are read. So an instance that was not read for
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 PASSED_ON: Final = "x-odradek-passed-on"
 _CONNECT_S: Final = 1.0
 _RESPONSE_S: Final = 60.0  # time for a response, in addition to the longest poll
+_PROBE_AFTER_S: Final = 10.0  # without a response
+_PROBE_S: Final = 10.0
 _SWEEP_S_MAX: Final = 5.0
 _READ_AHEAD_S: Final = 5.0
 _ENDS_AT_ONCE: Final = 16
@@ -276,13 +282,7 @@ class Instances:
             headers["authorization"] = request.headers["authorization"]
         try:
             async with self._while_waiting(request):
-                response = await self._http.request(
-                    request.method,
-                    f"{owner}{request.path}",
-                    headers={**headers, PASSED_ON: "1"},
-                    content=request.body,
-                    extensions=self._tls_name,
-                )
+                response = await self._response_of(owner, request, {**headers, PASSED_ON: "1"})
         # This gateway has too many connections to other gateways. The other gateway may be healthy, so its instance is
         # not taken over.
         except httpx.PoolTimeout:
@@ -303,6 +303,47 @@ class Instances:
             return request.at_stop
         content_type = response.headers.get("content-type")
         return Elsewhere(response.status_code, response.content, content_type)
+
+    async def _response_of(
+        self, owner: str, request: PassedRequest, headers: dict[str, str]
+    ) -> httpx.Response:
+        """Send the request to the gateway `owner` and return its response.
+
+        Raises:
+            httpx.TransportError: the gateway cannot be reached, or it is not alive.
+        """
+        sending = asyncio.create_task(
+            self._http.request(
+                request.method,
+                f"{owner}{request.path}",
+                headers=headers,
+                content=request.body,
+                extensions=self._tls_name,
+            )
+        )
+        try:
+            while not (await asyncio.wait({sending}, timeout=_PROBE_AFTER_S))[0]:
+                await self._require_alive(owner, sending)
+            return sending.result()
+        finally:
+            if not sending.done():
+                sending.cancel()
+                await asyncio.wait({sending})
+
+    async def _require_alive(self, owner: str, sending: asyncio.Task[httpx.Response]) -> None:
+        """Raise httpx.TransportError if the gateway `owner` responds neither to a check of its liveness nor to the
+        request.
+        """
+        import httpx  # see `_http`
+
+        limits = httpx.Timeout(_PROBE_S, connect=_CONNECT_S)
+        try:
+            await self._http.get(f"{owner}/livez", timeout=limits, extensions=self._tls_name)
+        except httpx.PoolTimeout:
+            return  # this gateway has too many connections; that says nothing about the other gateway
+        except httpx.TransportError:
+            if not sending.done():
+                raise
 
     @contextlib.asynccontextmanager
     async def _while_waiting(self, request: PassedRequest) -> AsyncIterator[None]:
