@@ -238,12 +238,12 @@ async def test_without_an_active_controller_everyone_asked_is_named() -> None:
     server, port = await _serve(Standby())
     client = ControllerClient([(1, "127.0.0.1", port), (2, "127.0.0.1", 1)], None)
     with pytest.raises(NoController) as told:
-        await client.call("Register", pb.RegisterRequest(broker_id=4), timeout_s=0.5)
+        await client.call("Register", pb.RegisterRequest(broker_id=4), timeout_s=3)
+    await client.close()
+    await server.stop(0)
     assert "controller 1" in str(told.value)
     assert "not the active controller" in str(told.value)
     assert "controller 2 at 127.0.0.1:1" in str(told.value)
-    await client.close()
-    await server.stop(0)
 
 
 class _Beating:
