@@ -185,9 +185,10 @@ async def test_who_is_not_read_for_a_while_rests() -> None:
 
 
 class Neighbour:
-    """Another gateway, which responds when the test says so, or never.
+    """Another gateway. It responds to requests after `answers` was set.
 
-    It is alive for `probes_alive` checks of its liveness; then it responds to the request if it `recovers`, or hangs.
+    It responds to the first `probes_alive` liveness checks, and to none after them. With `recovers`, the last of these
+    checks sets `answers`.
     """
 
     def __init__(self, probes_alive: int = 0, *, recovers: bool = False) -> None:

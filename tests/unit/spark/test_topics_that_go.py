@@ -104,7 +104,8 @@ def test_topics_that_are_left_out_are_not_compared_with_the_topics_of_the_cluste
         assert made.latestOffset({"stays": {"0": 0}}, ReadAllAvailable()) == {"stays": {"0": 0}}
     assert (("stay",), False) in requests
     assert not [topics for topics, is_of_all in requests if is_of_all]
-    # A query that fails for the topic names similar ones, although it shares the link.
+    # A query with failOnDataLoss=true fails with an error that names similar topics, although both queries share the
+    # connection.
     with pytest.raises(UnknownTopic, match="topic 'stay' does not exist; did you mean 'stays'"):
         reader(subscribe="stay,stays").initialOffset()
 

@@ -315,6 +315,20 @@ def partition_causes(
     ]
 
 
+def coordinator_cause(look: Look, subject: str, topic: str, error: str) -> Cause:
+    """Return why the coordinator of `subject` does not respond: partitions of its internal topic, or the quorum.
+    `error` is the error of the request to the coordinator.
+    """
+    stopped = partition_causes(
+        look, [name for name in look.partitions if name.topic == topic], is_stopped=True
+    )
+    return Cause(
+        what=f"the coordinator of {subject} does not respond",
+        evidence=error,
+        because=tuple(stopped or quorum_causes(look)),
+    )
+
+
 def joined(names: Sequence[TopicPartition]) -> str:
     """Return the first NAMES_MAX names as text, followed by the number of further names."""
     text = ", ".join(map(str, names[:NAMES_MAX]))

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from odradek.admin.causes import Cause, Look, joined, partition_causes, quorum_causes
+from odradek.admin.causes import Cause, Look, coordinator_cause, joined, partition_causes
 from odradek.admin.descriptions import GroupDescription, GroupMember
 from odradek.partitions import TopicPartition
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 
 MEMBERS_MAX: Final = 3
 """The most members that the text of a cause names. Further members are only counted."""
@@ -68,15 +69,7 @@ def group_causes(look: Look, group: GroupLook) -> list[Cause]:
     records.
     """
     if group.description is None:
-        offsets = [n for n in look.partitions if n.topic == "__consumer_offsets"]
-        lost = partition_causes(look, offsets, is_stopped=True)
-        return [
-            Cause(
-                what=f"the coordinator of group {group.group} does not respond",
-                evidence=group.error,
-                because=tuple(lost or quorum_causes(look)),
-            )
-        ]
+        return [coordinator_cause(look, f"group {group.group}", OFFSETS_TOPIC, group.error)]
     behind = {name: p for name, p in sorted(group.partitions.items()) if p.lag or p.end is None}
     if not behind:
         return _assignment_causes(group.description)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from odradek.admin.causes import Cause, Look, joined, partition_causes, quorum_causes
+from odradek.admin.causes import Cause, Look, joined, partition_causes
 from odradek.admin.transaction_admin import OldTransaction, TransactionDescription
 from odradek.partitions import TopicPartition
 from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
@@ -49,15 +49,8 @@ def transaction_causes(look: Look, transaction: TransactionLook) -> list[Cause]:
     """
     name, described = transaction.name, transaction.description
     if described is None:
-        coordinators = [n for n in look.partitions if n.topic == TRANSACTIONS_TOPIC]
-        lost = partition_causes(look, coordinators, is_stopped=True)
-        return [
-            Cause(
-                what=f"the coordinator of transactional id {name} does not respond",
-                evidence=transaction.error,
-                because=tuple(lost or quorum_causes(look)),
-            )
-        ]
+        subject = f"transactional id {name}"
+        return [coordinator_cause(look, subject, TRANSACTIONS_TOPIC, transaction.error)]
     causes = hanging_causes(transaction.hanging)
     partitions = sorted(n for n in described.partitions if n in look.partitions)
     stopped = tuple(partition_causes(look, partitions, is_stopped=True))
