@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from odradek.admin.causes import Cause, Look, joined, partition_causes
+from odradek.admin.causes import Cause, Look, coordinator_cause, joined, partition_causes
 from odradek.admin.transaction_admin import OldTransaction, TransactionDescription
 from odradek.partitions import TopicPartition
 from odradek_protocol.topic_names import TRANSACTIONS_TOPIC

@@ -222,27 +222,21 @@ def consume(
     progress = Progress("record", is_seen=sys.stdout.isatty())
     out = binary_output()
 
-    async def starts_and_stops(
-        client: Client, consumer: Consumer, topics: list[str]
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the start offset and the stop offset of each partition. A partition without a stop offset is read
-        without end.
-        """
+    async def chosen_ranges(client: Client, consumer: Consumer, topics: list[str]) -> _Ranges:
+        """Assign the partitions to the consumer, paused, and return the offsets at which to start and to stop."""
         partitions = await chosen_partitions(client, topics, partition)
         consumer.assign(partitions)
         # No records are fetched until the start offsets are known. Fetched in vain, they would count against quotas.
         consumer.pause()
         ends = await consumer.end_offsets(partitions)
-        starts = ends
-        if from_beginning or until_ms is not None:
-            starts = await consumer.beginning_offsets(partitions)
+        first = await consumer.beginning_offsets(partitions)
+        starts = first if from_beginning or until_ms is not None else ends
         if since_ms is not None:
             offsets_at = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
             starts = {
                 name: ends[name] if at is None else at.offset for name, at in offsets_at.items()
             }
         if offsets is not None:
-            first = await consumer.beginning_offsets(partitions)
             starts = {
                 name: offsets.start if offsets.start >= 0 else max(first[name], end + offsets.start)
                 for name, end in ends.items()
@@ -255,7 +249,7 @@ def consume(
             for name, at in offsets_at.items():
                 stop = ends[name] if at is None else at.offset
                 stops[name] = min(stop, stops.get(name, stop))
-        return starts, stops
+        return _Ranges(starts=starts, stops=stops, first=first, ends=ends)
 
     async def work(client: Client) -> None:
         topics = await _matching_topics(client, topic) if regex else topic
@@ -273,19 +267,16 @@ def consume(
             client.consumer(*topics, **arguments) as consumer,
         ):
             waits_for.consumer = consumer
-            starts: dict[TopicPartition, int] = {}
+            starts: Mapping[TopicPartition, int] = {}
             stops: dict[TopicPartition, int] = {}
             newest: list[tuple[int, str, int, int, Any]] = []  # A heap; with --last only.
             if group is None:
-                starts, stops = await starts_and_stops(client, consumer, topics)
-                waits_for.starts = starts
-                waits_for.beyond = await _beyond(consumer, starts)
-                first = await consumer.beginning_offsets(starts)
+                ranges = await chosen_ranges(client, consumer, topics)
+                starts, stops = ranges.starts, ranges.stops
+                waits_for.starts, waits_for.beyond = starts, ranges.beyond()
                 for name, start in starts.items():
-                    at = min(start, waits_for.beyond.get(name, start))
-                    consumer.seek(name, max(at, first[name]))
-                deleted = {name: first[name] for name, at in starts.items() if at < first[name]}
-                if deleted:
+                    consumer.seek(name, max(ranges.first[name], min(start, ranges.ends[name])))
+                if deleted := ranges.deleted():
                     progress.say(f"odradek: {_what_is_deleted(deleted)}")
                 if waits_for.beyond and exit_at_end:
                     progress.say(f"odradek: {waits_for.what_is_beyond()}")
@@ -461,6 +452,26 @@ class _Waits:
         return ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranges:
+    """Offsets by partition: where to start and to stop, and where the logs begin and end. A partition without a stop
+    offset is read without end.
+    """
+
+    starts: Mapping[TopicPartition, int]
+    stops: dict[TopicPartition, int]
+    first: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+    def beyond(self) -> dict[TopicPartition, int]:
+        """Return the end offsets of the partitions whose start offset lies beyond their end."""
+        return {name: self.ends[name] for name, at in self.starts.items() if at > self.ends[name]}
+
+    def deleted(self) -> dict[TopicPartition, int]:
+        """Return the log start offsets of the partitions whose start offset lies before their log."""
+        return {name: self.first[name] for name, at in self.starts.items() if at < self.first[name]}
+
+
 @contextlib.asynccontextmanager
 async def _explained(
     client: Client, topics: list[str], group: str | None, progress: Progress
@@ -569,14 +580,6 @@ def _what_is_deleted(starts: Mapping[TopicPartition, int]) -> str:
     """Return that reading begins at these offsets, because earlier records were deleted, as a sentence."""
     named = [f"{name} begins at offset {at}" for name, at in starts.items()]
     return f"earlier records were deleted: {_listed(named)}"
-
-
-async def _beyond(
-    consumer: Consumer, starts: dict[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the end offsets of the partitions whose start offset lies beyond their end."""
-    ends = await consumer.end_offsets(starts)
-    return {name: ends[name] for name, start in starts.items() if start > ends[name]}
 
 
 async def _unread(
