@@ -31,8 +31,8 @@ def parse_flights(records: DataFrame, *, observed_as: str = "") -> DataFrame:
     `scheduled` with the scheduled time of departure (UTC). Records that are not JSON are left out.
 
     If `observed_as` is given, the progress of the query has the numbers `records` and `parsed` under this name.
-    `parsed` counts the records with a time of departure, because a JSON object without any field of a flight is a
-    flight of nulls.
+    `parsed` counts the records with a time of departure, because a JSON object without any field of a flight
+    is parsed to a row of nulls.
     """
     from pyspark.sql import functions as f
 

@@ -281,7 +281,7 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
         failed = True
         print(
             f"{queries[0].name} failed: none of the {flights['records']:,} records that were read is a flight."
-            f" {READS_FLIGHTS} To read another topic, use another checkpoint.",
+            f" {READS_FLIGHTS} If you read another topic, use another --checkpoint, too.",
             file=sys.stderr,
         )
     _say("failed" if failed else "stopped" if stopping.is_set() else "done")
@@ -307,7 +307,7 @@ def _report_progress(
     query: StreamingQuery, reported: dict[str, int], flights: Counter[str]
 ) -> None:
     """Print the progress of the batches that are not in `reported`. Add to `flights` how many records these batches
-    read and parsed, if the pipeline observes it.
+    read and parsed, if the pipeline observes these numbers.
     """
     for progress in query.recentProgress:
         if progress.batchId <= reported.get(str(query.runId), -1):

@@ -110,7 +110,7 @@ _OF_SPARK: Final = frozenset(
         *("truncate", "numrows", "rowspersecond", "maxfilespertrigger", "maxbytespertrigger"),
     ]
 )
-"""Options of Spark and of its other sources, which programs also pass to this one. They have no prefix."""
+"""Options of Spark and of its other sources, which programs also pass to this source. They have no prefix."""
 _COUNTERPARTS: Final = {"topic": "subscribe", "subscribe": "topic"}
 """For an option of the source, the option of the sink with the same meaning, and the reverse."""
 

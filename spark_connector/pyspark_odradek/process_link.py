@@ -36,7 +36,7 @@ waits longer, but Spark runs a failed task again, up to four times.
 PATIENCE_S: Final = 2.0
 """After this time without a first response, a warning is logged that names the reason."""
 _PROBE_ATTEMPTS: Final = 3
-"""The number of brokers that `probe` can call if none of them responds. The other brokers may be up if one hangs."""
+"""How many brokers `probe` tries if none responds. If one broker hangs, another may still respond."""
 _MARGIN_S: Final = 5.0
 
 _log = logging.getLogger(__name__)

@@ -36,13 +36,13 @@ from pyspark_odradek.sink_options import SinkOptions
 
 QUERIES_MAX: Final = 8
 ABORT_PROBE_S_MAX: Final = 3.0
-"""Longest wait for a response of the cluster before an abort of a batch without prepared tasks. The failure of such a
-batch is often that no broker responds.
+"""Longest wait for a response of the cluster before an abort of a batch without prepared tasks. Such a batch often
+failed because no broker responds.
 """
 ABORT_S_MAX: Final = 10.0
 """Longest wait for the abort of a batch without prepared tasks, after a broker has responded. If the coordinator's
 broker has crashed, another broker is the coordinator by then (`broker.session.timeout.ms` is 3 s). Such a batch seldom
-has rows, so a longer wait would not be worth its time.
+has rows, so a longer wait is not useful.
 """
 _CALL_S_MAX: Final = ProducerOptions().commit_timeout_ms / 1000 + MARGIN_S
 _log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class ExactlyOnce:
         if not identities:
             timeout_s = ABORT_S_MAX
             try:
-                # Spark uses a process for many writes, so an earlier write may have reached the cluster.
+                # An earlier write of this process may have reached the cluster, so `reach` would not wait.
                 link.probe(ABORT_PROBE_S_MAX)
             except (OdradekError, TimeoutError) as error:
                 _log.warning(

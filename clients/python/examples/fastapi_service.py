@@ -1,7 +1,7 @@
 """An HTTP service with FastAPI that writes each order to a topic, with one producer for all requests.
 
 A response with status 201 means that all in-sync replicas have the order. If the order could not be written, the
-response has status 503 and the reason. Its caller may send the order again. The order may then be in the topic twice,
+response has status 503 and the reason. The caller may then send the order again. It may then be in the topic twice,
 because a write whose acknowledgement was lost also fails (`idempotent_consumer.py` counts such an order once).
 
     pip install fastapi uvicorn

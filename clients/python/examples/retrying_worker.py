@@ -1,8 +1,8 @@
 """A worker with retries and a dead letter topic: every job is done, or is in TOPIC.dead with the error and its origin.
 
-The guarantee is at least once. Offsets are committed after each job of a batch is done, or is acknowledged in the dead
-letter topic. If the worker is killed, these jobs are processed again. While the worker retries a job, the later jobs of
-its partitions wait, so their order is kept.
+The guarantee is at least once. The offsets of a batch are committed when all its jobs are done, or acknowledged in the
+dead letter topic. If the worker is killed before that, these jobs are processed again. While the worker retries a job,
+the later jobs of its partitions wait, so their order is kept.
 
     python retrying_worker.py [TOPIC] [FILE]     appends a line to FILE for each job
 """
@@ -46,7 +46,7 @@ async def main(topic: str, path: str) -> None:
             for record in await consumer.getmany(max_records=BATCH_RECORDS):
                 failure = await attempted(job, record)
                 if failure is not None:
-                    await bury(producer, record, failure)
+                    await send_to_dead_letters(producer, record, failure)
             try:
                 await consumer.commit()
             except OdradekError as error:
@@ -67,7 +67,9 @@ async def attempted(job: Job, record: ConsumerRecord) -> Exception | None:
     return None
 
 
-async def bury(producer: Producer, record: ConsumerRecord, error: Exception) -> None:
+async def send_to_dead_letters(
+    producer: Producer, record: ConsumerRecord, error: Exception
+) -> None:
     """Write a record to the dead letter topic, and wait for the acknowledgement. If this fails, the worker ends with
     the error, and has not committed the record.
     """

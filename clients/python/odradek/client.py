@@ -54,7 +54,9 @@ class Client:
     ) -> None:
         if client_id is not None:
             if transport is not None:
-                raise InvalidConfig("client_id cannot be used with a transport of its own")
+                raise InvalidConfig(
+                    "client_id cannot be used with transport: pass it to the transport"
+                )
             from odradek.cluster.grpc_transport import GrpcTransport
 
             transport = GrpcTransport(tls, credentials=credentials, client_id=client_id)

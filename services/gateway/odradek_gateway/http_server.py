@@ -73,10 +73,10 @@ class _ConnectRefused(Exception):
 class _Parser:
     """A parser of the requests of one connection that ignores Upgrade, as a server may (RFC 9110, section 7.8).
 
-    After a head with `Connection: Upgrade`, llhttp takes what follows for another protocol: it skips the request's
-    body, and parses the bytes of the body as the next request. Java's HttpClient sends `Upgrade: h2c` with its first
-    request. Such a head is therefore parsed again without Upgrade, by a new parser. Only the second time counts: while
-    `should_upgrade` is true, the protocol ignores the request.
+    After a head with `Connection: Upgrade`, httptools expects another protocol: it does not report the request's body,
+    and parses its bytes as the next request. Java's HttpClient sends `Upgrade: h2c` with its first request. Such a head
+    is therefore parsed again without Upgrade, by a new parser. The first parse has no effect, because the protocol
+    ignores the request while `should_upgrade` is true.
     """
 
     def __init__(self, protocol: _Protocol) -> None:

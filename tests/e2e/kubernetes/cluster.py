@@ -126,7 +126,7 @@ class Cluster:
         )
         uid = found["metadata"]["uid"]
         ids: list[int] = []
-        # Control groups of other containers are removed meanwhile; os.walk passes over them.
+        # Control groups of other containers are removed during the walk; os.walk skips them.
         for folder, _, names in os.walk("/sys/fs/cgroup"):
             if f"/pod{uid}" in folder and "cgroup.procs" in names:
                 with contextlib.suppress(OSError):
@@ -148,8 +148,8 @@ class Cluster:
 
     @contextlib.contextmanager
     def lost_node(self, number: int) -> Iterator[None]:
-        """For the block, cut the node from the network silently, and end all that runs on it. Then start its kubelet on
-        the disks that it had.
+        """Within the block, all packets of the node are dropped, and all its processes are dead. Afterwards the node's
+        kubelet starts again with the same disks.
         """
         self._lost.add(number)
         cut = f"table ip lost{number} {{ chain cut {{ type filter hook prerouting priority -300; "

@@ -1,4 +1,4 @@
-"""The client id of a program: its quotas, what the program is told about them, and the descriptions of groups."""
+"""The client id of a program: its quotas, the messages about these quotas, and the descriptions of groups."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ EXPECTED = {
     "json_to_parquet.py": ": sensor string, celsius double, at timestamp[ms, tz=UTC]",
     "publish_subscribe.py": "40 orders for 1568.00 in all; a bridge: no such item",
 }
-# Programs that test_recipes.py runs, or the test that a comment names.
+# Programs that run in test_recipes.py, or in the test that the comment beside them names.
 RECIPES = (
     "at_least_once.py",
     "at_most_once.py",

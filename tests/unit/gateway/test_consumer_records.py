@@ -142,7 +142,7 @@ async def test_records_of_a_cancelled_request_are_read_again(
 
     monkeypatch.setattr(consumer_records, "encode", note)
     reading = asyncio.create_task(reads.get())
-    await encoded.wait()  # and the request now runs other tasks before the next piece
+    await encoded.wait()  # The request now lets other tasks run before it encodes the next piece.
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

@@ -272,7 +272,7 @@ async def test_a_gateway_may_take_as_long_as_the_longest_poll() -> None:
 async def test_the_instance_of_a_gateway_that_hangs_is_taken_over(
     monkeypatch: pytest.MonkeyPatch, path: bytes, probes_alive: int
 ) -> None:
-    """Its kernel still accepts connections. Before, each request waited for two minutes."""
+    """The kernel of this gateway still accepts connections. Without the check, each request waited for two minutes."""
     monkeypatch.setattr(f"{Instances.__module__}._PROBE_AFTER_S", 0.001, raising=False)
     async with asyncio.timeout(DEADLINE_S):
         instances, _, neighbour = await served_there(Neighbour(probes_alive))

@@ -245,7 +245,7 @@ def test_a_truncation_between_two_batches_is_no_loss_at_the_next_start() -> None
 def test_a_checkpoint_during_a_truncation_does_not_raise_the_high_watermark_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The checkpoint begins after the truncation has lowered the files, and before it truncates the log."""
+    """The checkpoint begins after the offsets in the files were lowered, and before the log is truncated."""
     broker = memory_broker()
     for base in (0, 10):
         broker.log.append(batch(base), now_ms=0)

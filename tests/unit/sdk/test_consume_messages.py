@@ -45,7 +45,7 @@ def run(*words: str) -> Any:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None]) -> None:
-    """Let the command believe that a user watches it, and call `act` with each of its messages."""
+    """Make the command print as if a user watched it, and call `act` with each of its messages."""
     monkeypatch.setattr(consume, "PATIENCE_S", 0.01)
     monkeypatch.setattr(consume, "Progress", WatchedProgress)
     monkeypatch.setattr(consume, "say", lambda text, *, is_error: act(text))
@@ -62,7 +62,7 @@ def test_an_offset_beyond_the_end_is_told(client: sync.Client) -> None:
 
 def test_few_of_many_ends_are_named() -> None:
     ends = {TopicPartition("in", number): 7 for number in range(8)}
-    assert consume.named_ends(ends).endswith("the end of in-4 is 7, and 3 partitions more")
+    assert consume.named_ends(ends).endswith("the end of in-4 is 7, and 3 more partitions")
 
 
 def test_only_partitions_whose_end_was_passed_are_named(client: sync.Client) -> None:
@@ -127,19 +127,19 @@ def test_records_before_an_offset_beyond_the_end_are_awaited_but_not_printed(
     [
         (
             ["--value-as", "int"],
-            "2 values were printed unchanged, because of --value-as int, which needs 1, 2, 4 or 8 bytes",
+            "2 values were printed unchanged: --value-as int needs 1, 2, 4 or 8 bytes",
         ),
         (
             ["--value-as", "json"],
-            "3 values were printed unchanged, because of --value-as json, which needs JSON",
+            "3 values were printed unchanged: --value-as json needs JSON",
         ),
         (
             ["--key-as", "double", "-f", "%k"],
-            "3 keys were printed unchanged, because of --key-as double, which needs 4 or 8 bytes",
+            "3 keys were printed unchanged: --key-as double needs 4 or 8 bytes",
         ),
         (
             ["--value-as", "int", "-o", "json"],
-            '2 values were printed as {"base64": ...}, because of --value-as int, which needs 1, 2, 4 or 8 bytes',
+            '2 values were printed as {"base64": ...}: --value-as int needs 1, 2, 4 or 8 bytes',
         ),
     ],
 )

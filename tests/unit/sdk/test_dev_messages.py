@@ -32,7 +32,9 @@ class Child:
 
 
 class Steps:
-    """An event that makes one step of the scenario each time enough turns for a search have passed, and is then set."""
+    """A stop event for `_watch`. `wait` runs a step of the scenario in every SEARCH_TURNS-th call. When no step is
+    left, it returns True.
+    """
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self._steps = list(steps)

@@ -1,4 +1,4 @@
-"""Example programs whose behaviour needs no cluster of processes."""
+"""Example programs, tested with a cluster in memory."""
 
 from __future__ import annotations
 

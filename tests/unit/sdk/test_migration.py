@@ -241,7 +241,7 @@ def test_properties_are_read_as_java_reads_them(
         ("advertised.listeners=A://h\n", "advertised.listeners has A://h"),
         (
             "process.roles=controller\ncontroller.quorum.bootstrap.servers=c\n",
-            "controller.quorum.bootstrap.servers has 1@c: write HOST:PORT",
+            "controller.quorum.bootstrap.servers has c: write HOST:PORT",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Commands that name a group, or anything for `odradek why`, that does not exist say which similar names there are."""
+"""Commands suggest similar groups for a group that does not exist, and `odradek why` similar names of any kind."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_ids_of_staged_writes_are_explained_and_can_be_typed_as_they_are_printed
     assert r"sales\x1f0" in listed.stdout
     assert listed.stderr == (
         r"odradek: ids with \x1f belong to the tasks of staged writes (Spark queries):"
-        " `odradek transaction steps sales` shows the steps of one\n"
+        " `odradek transaction steps sales`, for example, shows the steps of such a write\n"
     )
     assert "odradek:" not in run("list", "-o", "json").output
     assert r"sales\x1f0" in run("describe", r"sales\x1f0").stdout

@@ -389,7 +389,7 @@ async def test_the_limits_remain_after_a_moment_without_descriptors_and_threads(
         await listed.wait()
         host, port = server.endpoint.split(":")
         async with raw_http2(host, int(port)) as first, raw_http2(host, int(port)) as second:
-            # The watch may have seen both for the first time at once.
+            # Both connections may be new to the watch in the same turn, so it may close either of them.
             while not (first.is_closed or second.is_closed):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
     warnings = [record for record in caplog.records if "are not limited" in record.getMessage()]

@@ -1,5 +1,5 @@
 """A wrong address or a misspelt topic ends a query before the poll timeout, here one hour, and a write before its
-tasks start. The driver aborts a failed write of which no task reported rows only if the cluster responds now.
+tasks start. If no task of a failed write reported rows, the driver aborts the write only if the cluster responds now.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pipeline for flights fails with a sentence if it has read only other records."""
+"""A pipeline for flights fails with a message if it has read only other records."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_topic_deleted_in_a_trigger_is_left_out_of_it(
 def test_topics_that_are_left_out_are_not_compared_with_the_topics_of_the_cluster(
     memory: MemoryCluster, link: ProcessLink
 ) -> None:
-    """The names of similar topics would be discarded, and cost the metadata of all topics at each trigger."""
+    """A search for similar topics would request the metadata of all topics at each trigger, for an unused result."""
     call, requests = link.cluster.transport.call, []
 
     async def recording(endpoint: str, method: Any, request: Any, **named: Any) -> Any:

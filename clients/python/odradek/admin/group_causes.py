@@ -1,8 +1,8 @@
 """Explains why a group does not read, as chains of causes like those in causes.py.
 
-A group without records to read may still be at fault: its members may wait for partitions that another member owns, or
-have no partitions at all. The description of a group has the partitions of its members, but not the topics to which the
-members subscribe. So a topic that does not exist cannot be named here.
+A group that has read all records may still have a problem: its members may wait for partitions that another member
+owns, or have no partitions at all. The description of a group has the partitions of its members, but not the topics to
+which the members subscribe. So a topic that does not exist cannot be named here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REBALANCING: Final = frozenset(
     {"preparingrebalance", "completingrebalance", "assigning", "reconciling"}
 )
 _CONSUMER_TYPE: Final = "consumer"
-"""The type of groups whose members and partitions the coordinator knows (KIP-848)."""
+"""The type of groups (KIP-848) in which the coordinator knows the partitions of each member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class GroupLook:
 
 
 def group_causes(look: Look, group: GroupLook) -> list[Cause]:
-    """Return why a group is behind, or why its coordinator does not respond; empty if the group has read all
-    records.
+    """Return why a group is behind, why its members may not read, or why its coordinator does not respond; empty if
+    none of these is the case.
     """
     if group.description is None:
         return [coordinator_cause(look, f"group {group.group}", OFFSETS_TOPIC, group.error)]
@@ -192,7 +192,7 @@ def _why_slow(group: GroupLook, member: str, read: int, written: int) -> Cause:
 
 
 def _assignment_causes(description: GroupDescription) -> list[Cause]:
-    """Return why members of a group that is not behind have no partitions."""
+    """Return why the members of a group that is not behind may not read: a rebalance, or no partitions."""
     if not description.members:
         return []
     if description.state.lower() in _REBALANCING:
@@ -210,19 +210,19 @@ def _assignment_causes(description: GroupDescription) -> list[Cause]:
             Cause(
                 what=f"no member of group {description.group} has a partition",
                 evidence=f"its state is {description.state}, with {_named(description.members)}",
-                remedy="check that the topics exist to which the members subscribe (`odradek topic list`): the"
-                " description of a group does not have their names",
+                remedy="check that the topics exist (`odradek topic list`): the members may subscribe to misspelt"
+                " names, which the description of a group does not have",
             )
         ]
     return []
 
 
 def _rebalance(description: GroupDescription) -> Cause:
-    """Return the cause that a group rebalances, with the members that own partitions and those that wait for some."""
+    """Return a Cause which says that a group is rebalancing, which members own partitions, and which own none."""
     if description.type.lower() == _CONSUMER_TYPE:
         remedy = (
-            "wait: each member must give up the partitions that others are to get; a member that was killed is removed,"
-            " and loses its partitions, after the group's session timeout (45 s unless `odradek group config"
+            "wait: each member must give up the partitions that are now assigned to others; a member that was killed is"
+            " removed, and loses its partitions, after the group's session timeout (45 s unless `odradek group config"
             f" {description.group} --set consumer.session.timeout.ms=...` changed it)"
         )
     else:
@@ -235,7 +235,7 @@ def _rebalance(description: GroupDescription) -> Cause:
 
 
 def evidence_of(description: GroupDescription) -> str:
-    """Return the state of a group, which members own partitions, and which wait for some, as a text. The members'
+    """Return the state of a group, which members own partitions, and which own none, as a text. The members'
     partitions are known only if the group is not classic.
     """
     members = description.members

@@ -72,8 +72,8 @@ class CertificateAuthority:
         """
         if "/" in name or name in ("", ".", "..", "ca") or not is_common_name(name):
             raise CertificateAuthorityError(
-                f"{name!r} cannot be the name of a certificate: choose one of at most {NAME_LENGTH_MAX} ASCII"
-                " characters, without /, other than ca"
+                f"{name!r} cannot be the name of a certificate: choose a name of at most {NAME_LENGTH_MAX} printable"
+                " ASCII characters, without /, except ca, . and .."
             )
         authority, authority_key = self._load()
         key = ec.generate_private_key(ec.SECP256R1())

@@ -392,7 +392,7 @@ async def similar_groups(client: Client, name: str) -> list[str]:
 
 
 def topic_and_index(name: str, topics: Container[str]) -> tuple[str, int] | None:
-    """Split TOPIC/N or TOPIC-N, where TOPIC exists but partition N may not. The result is None if `name` is neither."""
+    """Split a name TOPIC/N or TOPIC-N. The result is None if the name has another form, or if TOPIC does not exist."""
     for separator in ("/", "-"):
         topic, _, index = name.rpartition(separator)
         if topic in topics and index.isdecimal():
@@ -401,8 +401,8 @@ def topic_and_index(name: str, topics: Container[str]) -> tuple[str, int] | None
 
 
 async def nothing_named(client: Client, name: str, topics: dict[str, TopicDescription]) -> str:
-    """Return the error for a name that stands for nothing in the cluster. It names the partitions of the topic, or
-    similar names.
+    """Return the error for a name that is no topic, partition, group, transactional id or broker. For TOPIC/N, it says
+    which partitions TOPIC has; for other names, it suggests similar names.
     """
     from odradek.cluster.topic_errors import NAMES_COMPARED_MAX, SIMILAR_MAX
     from odradek.errors import OdradekError

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
 REPEAT_S: Final = 15.0
-"""How long after its last message a member without partitions says again why it has none."""
+"""How often a group member without partitions prints the reason again."""
 LAST_MAX: Final = 100_000
 """The largest N of --last N. This many records are kept in memory."""
 PARTITIONS_MAX: Final = 5
@@ -130,8 +130,8 @@ def consume(
             min=1,
             max=LAST_MAX,
             metavar="N",
-            help="Print the N newest of the records that exist now, by their timestamps over all partitions, and exit."
-            " A partition contributes records of its last N offsets.",
+            help="Print the N existing records with the latest timestamps over all partitions, and exit. Only the last"
+            " N offsets of each partition are examined.",
         ),
     ] = None,
     since: Annotated[
@@ -196,7 +196,7 @@ def consume(
         )
     if last is not None and (group or until or grep or count):
         fail(
-            "--last cannot be used with --group, --until, --grep or --count: it counts all records of the partitions",
+            "--last cannot be used with --group, --until, --grep or --count, because it selects from all records",
             status=EXIT_USAGE,
         )
     exit_at_end |= last is not None
@@ -226,7 +226,7 @@ def consume(
         """Assign the partitions to the consumer, paused, and return the offsets at which to start and to stop."""
         partitions = await chosen_partitions(client, topics, partition)
         consumer.assign(partitions)
-        # No records are fetched until the start offsets are known. Fetched in vain, they would count against quotas.
+        # Fetching starts when the start offsets are known. Records fetched before would only use up the quota.
         consumer.pause()
         ends = await consumer.end_offsets(partitions)
         first = await consumer.beginning_offsets(partitions)
@@ -254,7 +254,7 @@ def consume(
     async def work(client: Client) -> None:
         topics = await _matching_topics(client, topic) if regex else topic
         arguments: dict[str, Any] = {
-            # If retention overtakes a chosen start, the command reads what is left, and does not skip to the end.
+            # If the records at the chosen start are deleted, the command continues at the earliest record.
             "auto_offset_reset": "earliest" if has_start else "latest",
             "isolation_level": "read_committed" if read_committed else "read_uncommitted",
         }
@@ -322,7 +322,7 @@ def consume(
                             ended(name)
                         if record.offset >= stops[name]:
                             continue
-                    # The consumer continues at the end if its start lies beyond the end.
+                    # If the start is beyond the end, reading begins at the end, and earlier records are not printed.
                     if waits_for.beyond and record.offset < starts[_partition_of(record)]:
                         continue
                     if last is not None:
@@ -390,14 +390,14 @@ class _Waits:
         """The start offsets of all partitions; empty for a member of a group."""
 
     def what_is_beyond(self) -> str:
-        """Return that the start offset lies beyond the end of partitions, as a sentence for the user."""
+        """Return a sentence which says that the start offset is beyond the end of partitions."""
         return f"offset {self._offset_beyond()} is beyond the end: {named_ends(self.beyond)}"
 
     def _offset_beyond(self) -> int:
         return self.starts[next(iter(self.beyond))]
 
     async def group_state(self) -> str:
-        """Return which members of the group own partitions; "" if the coordinator does not say so."""
+        """Return which members of the group own partitions; "" if the group cannot be described."""
         from odradek.admin.group_causes import evidence_of
         from odradek.errors import OdradekError
 
@@ -477,8 +477,8 @@ async def _explained(
     client: Client, topics: list[str], group: str | None, progress: Progress
 ) -> AsyncIterator[_Waits]:
     """Print what the command waits for whenever no record was printed for PATIENCE_S. The same reason is not printed
-    twice in a row, except that a group has assigned no partitions, which is printed every REPEAT_S with the owners of
-    the partitions.
+    twice in a row, with one exception: a group member without partitions prints the reason and the owners of the
+    partitions again every REPEAT_S.
     """
     import asyncio
 
@@ -512,7 +512,7 @@ def _listed(texts: list[str]) -> str:
     """Join the texts for up to PARTITIONS_MAX partitions, and count the others."""
     more = len(texts) - PARTITIONS_MAX
     return ", ".join(texts[:PARTITIONS_MAX]) + (
-        f", and {counted(more, 'partition')} more" if more > 0 else ""
+        f", and {counted(more, 'more partition')}" if more > 0 else ""
     )
 
 
@@ -577,7 +577,7 @@ async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]
 
 
 def _what_is_deleted(starts: Mapping[TopicPartition, int]) -> str:
-    """Return that reading begins at these offsets, because earlier records were deleted, as a sentence."""
+    """Return a sentence which says that earlier records were deleted, so reading begins at these offsets."""
     named = [f"{name} begins at offset {at}" for name, at in starts.items()]
     return f"earlier records were deleted: {_listed(named)}"
 

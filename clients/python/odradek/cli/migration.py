@@ -250,7 +250,7 @@ class _Import:
         node_id, broker_id = map(self._remaining.get, ("node.id", "broker.id"))
         if node_id is not None and broker_id is not None and node_id != broker_id:
             fail(
-                f"node.id is {node_id}, but broker.id is {broker_id}: they name the same id, so remove one of them",
+                f"node.id is {node_id}, but broker.id is {broker_id}: both set the id of this node, so remove one",
                 status=EXIT_USAGE,
             )
 
@@ -306,6 +306,7 @@ class _Import:
         servers = _listed(values[1])
         node_id = self._remaining.get("node.id", self._remaining.get("broker.id", "1"))
         if not voters and len(servers) == 1 and CONTROLLER in self._plan.files:
+            _port(named[1], servers[0])  # refuses an address without a port
             voters_name, voters = named[1], f"{node_id}@{servers[0]}"
         if not voters:
             for name, value in zip(named, values, strict=True):
@@ -516,9 +517,11 @@ def import_(
         )
     for settings in plan.files.values():
         for name, value in settings.items():
-            # Odradek's files have no escapes, so such a value would be read differently.
+            # Odradek's files have no escapes: a line break or a final backslash would change the setting.
             if "\n" in value or "\r" in value or value.endswith("\\"):
-                fail(f"{file}: the value {value!r} of {name} has a line break, or ends in \\")
+                fail(
+                    f"{file}: {name} is {value!r}: a setting of Odradek cannot contain a line break or end in \\"
+                )
     for role, settings in plan.files.items():
         _write(directory / _FILES[role], settings, source=file)
     rows = [{"setting": v.name, "verdict": v.verdict, "note": v.note} for v in plan.verdicts]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from odradek.embedded import ChildProcess, EmbeddedCluster
 
 SEARCH_TURNS: Final = 5
-"""`odradek dev` looks for processes that the user has started again in every fifth turn, because it must read the
-command lines of all processes of the machine.
+"""The loop of `odradek dev` looks for processes that the user has started again once in this number of turns, because
+the search reads the command lines of all processes of the machine.
 """
 
 
@@ -231,9 +231,8 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
     ready is reported.
     """
     running = cluster.children()
-    started_by_user: dict[
-        str, int
-    ] = {}  # The pid of each process that the user has started, by name.
+    # The pid of each process that the user has started, by name.
+    started_by_user: dict[str, int] = {}
     starting_gateways = dict(cluster.gateways) if announces_gateways else {}
     turns = 0
     while not stop.wait(0.2):
@@ -259,7 +258,7 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event, *, announces_gateway
 
 
 def _report_restarts(child: ChildProcess, started_by_user: dict[str, int]) -> None:
-    """Print whether the user has started a process again, or whether such a process has ended, since the last call.
+    """Print a message if the user has started a process again, or such a process has ended, since the last call.
     `started_by_user` has the pids of these processes by name, and is updated.
     """
     pids = child.user_pids()

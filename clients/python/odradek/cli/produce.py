@@ -373,7 +373,7 @@ class _Run:
         a line has a key, or if the keys do not come from the lines.
 
         Raises:
-            InvalidRequest: a line before the first one with a key is not a JSON object.
+            InvalidRequest: a line before the first line with a key is not a JSON object, or its field cannot be a key.
         """
         if self._separator is not None:
             if any(self._separator in line for line in lines):

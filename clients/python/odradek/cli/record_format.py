@@ -170,9 +170,10 @@ def json_renderer(
     """Return a function that converts a record to a line of JSON, which `record_of` can read.
 
     With the encoding json, keys and values become JSON values. Bytes that are not valid in their encoding become
-    {"base64": "..."}, as do JSON texts that would look like a tombstone or like this form. If the encoding is not text,
-    bytes that are not valid are counted in `unconverted` as "key" or "value". `record_of` restores the bytes of every
-    record only if both encodings are text: it cannot restore the blanks of a JSON value, for example.
+    {"base64": "..."}. The JSON text null, which would look like a tombstone, and objects that begin with the field
+    base64 become this, too. If the encoding is not text, bytes that are not valid are counted in `unconverted` as "key"
+    or "value". `record_of` restores the bytes of every record only if both encodings are text: it cannot restore the
+    blanks of a JSON value, for example.
     """
 
     def field(data: bytes | None, encoding: Encoding, what: str) -> str:
@@ -208,8 +209,8 @@ def unconverted_note(what: str, encoding: Encoding, count: int, output: OutputFo
     """Return a sentence about keys or values that are not valid in the encoding that the user chose."""
     form = 'as {"base64": ...}' if output is OutputFormat.JSON else "unchanged"
     were = f"{what} was" if count == 1 else f"{what}s were"
-    needs = f", which needs {_NEEDED[encoding]}" if encoding in _NEEDED else ""
-    return f"{count:,} {were} printed {form}, because of --{what}-as {encoding}{needs}"
+    needs = f" needs {_NEEDED[encoding]}" if encoding in _NEEDED else ""
+    return f"{count:,} {were} printed {form}: --{what}-as {encoding}{needs}"
 
 
 def key_in(line: bytes, field: str) -> bytes | None:
@@ -230,8 +231,8 @@ def key_in(line: bytes, field: str) -> bytes | None:
 
 
 def fields_of(line: bytes) -> list[str]:
-    """Return the names of the fields of a JSON object, as `key_in` takes them. A field in an object has a name with
-    dots.
+    """Return the names of the fields of a JSON object, as `key_in` takes them. The name of a field of a nested object
+    has dots.
     """
 
     def names(row: dict[str, Any], prefix: str) -> Iterator[str]:
@@ -319,7 +320,7 @@ def _encoded(item: Any) -> bytes | None:
 
 def _key(item: Any) -> bytes | None:
     """Like `_encoded`, for a field that becomes a key: non-ASCII characters in JSON are escaped, and {"base64": "..."}
-    is an object like others.
+    is an object like any other.
     """
     if item is None or isinstance(item, str):
         return _encoded(item)

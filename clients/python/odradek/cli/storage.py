@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _STORAGE_COMMANDS = "odradek_broker.log.directory.commands"
 _DAYS_MAX = 36_500
-"""The most days of a certificate: X.509 has no years above 9999."""
+"""The most days until a certificate expires (100 years). A date after the year 9999 is not valid in X.509."""
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
 app = typer.Typer(help="Format and repair data directories.", no_args_is_help=True)
 

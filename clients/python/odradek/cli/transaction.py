@@ -109,7 +109,7 @@ def list_transactions(
     if staged and output is OutputFormat.TABLE:
         say(
             f"odradek: ids with {ESCAPED_SEPARATOR} belong to the tasks of staged writes (Spark queries):"
-            f" `odradek transaction steps {shlex.quote(min(staged))}` shows the steps of one",
+            f" `odradek transaction steps {shlex.quote(min(staged))}`, for example, shows the steps of such a write",
             is_error=True,
         )
 

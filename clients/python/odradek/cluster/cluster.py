@@ -183,10 +183,10 @@ class Cluster:
     ) -> Topic:
         """Return the topic. Its metadata is requested if the cache does not have the topic, or not its `partition`.
 
-        With `suggests_topics=False`, UnknownTopic names no similar topics, and costs no request for all topics.
+        With `suggests_topics=False`, UnknownTopic names no similar topics, and the client does not request all topics.
 
         Raises:
-            UnknownTopic: no broker knew the topic for `unknown_topic_s_max` seconds.
+            UnknownTopic: no broker knew the topic for `unknown_topic_s_max` or `timeout_s` seconds (the shorter time).
             BrokersUnavailable: no broker responded within `timeout_s`.
         """
         self.start()

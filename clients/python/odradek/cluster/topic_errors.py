@@ -24,7 +24,7 @@ from odradek_protocol.topic_names import topic_name_error
 FETCH_S_MAX: Final = 2.0
 """How long to wait for the names of the topics of the cluster."""
 SEARCH_S_MAX: Final = 3.0
-"""How long one search for similar topics may take, with the wait for other searches."""
+"""How long one search for similar topics may take, including the wait for other searches."""
 SEARCHES_MAX: Final = 4
 KEPT_S: Final = 5.0
 SIMILAR_MAX: Final = 3
@@ -80,9 +80,9 @@ class MissingTopics:
     """Makes the errors and warnings about topics that did not exist when a client named them.
 
     With `suggests`, the texts name similar topics. This costs the metadata of all topics, and tenths of a second of CPU
-    time in a cluster with thousands of topics. A program may name such topics in many tasks at once. So the names of
-    all topics, and the similar ones of a name, are kept for KEPT_S; one task looks for similar topics at a time, and
-    beyond SEARCHES_MAX different names the texts name none.
+    time in a cluster with thousands of topics. Many tasks of a program may name missing topics at once. So one task
+    searches at a time, and the names of all topics and the results are kept for KEPT_S. While SEARCHES_MAX names are
+    searched for, the texts for further names suggest no topics.
     """
 
     def __init__(self, fetch: FetchMetadata, *, suggests: bool) -> None:
@@ -94,9 +94,8 @@ class MissingTopics:
         self._names: list[str] = []
         self._similar: dict[str, list[str]] = {}  # by name, for as long as `_names` is kept
         self._kept_until_s = 0.0
-        self._searched: Counter[str] = (
-            Counter()
-        )  # the tasks that look for, or wait for, the topics similar to a name
+        # The number of tasks that search, or wait to search, for the topics similar to a name.
+        self._searched: Counter[str] = Counter()
         self._turn = asyncio.Lock()
 
     async def error(
@@ -173,7 +172,7 @@ class MissingTopics:
         return self._similar[name]
 
     async def _all_names(self) -> list[str]:
-        """Return the names of all topics, except internal ones; [] above NAMES_COMPARED_MAX."""
+        """Return the names of all topics, except internal ones; [] if there are more than NAMES_COMPARED_MAX."""
         response = await self._fetch(pb.MetadataRequest(all_topics=True), timeout_s=FETCH_S_MAX)
         if len(response.topics) > NAMES_COMPARED_MAX:
             return []

@@ -14,7 +14,6 @@ from odradek.errors import OdradekError
 
 WAIT_REPORT_S: Final = 3.0
 """After this time, a call that still waits logs why."""
-
 REPEATED_REPORT_S: Final = 15.0
 NoteError = Callable[[OdradekError], None]
 """Takes the error of each attempt of a call that is repeated."""
@@ -23,16 +22,17 @@ LOGGED_MAX: Final = 1_000
 _logged_s: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], float]] = (
     weakref.WeakKeyDictionary()
 )
-"""For each event loop: when it last logged a wait for something with this reason."""
+"""For each event loop, when it last logged a wait: by the thing that was waited for, and the reason."""
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def reported_wait(what: str, reason: Callable[[], str], *, waited_s: float = 0.0) -> Iterator[None]:
-    """Log a warning if the block takes longer than WAIT_REPORT_S, with what it waits for and the reason. Further
-    warnings follow if the reason changes, at most one each WAIT_REPORT_S, and each REPEATED_REPORT_S otherwise. If many
-    calls wait for the same thing for the same reason, one of them logs it. The block continues a wait that has already
-    taken `waited_s`.
+    """Log a warning with the reason if the block, which waits for `what`, takes longer than WAIT_REPORT_S.
+
+    A warning follows WAIT_REPORT_S or more later if the reason has changed, otherwise after REPEATED_REPORT_S. If many
+    calls wait for the same thing for the same reason, only one of them logs the wait. `waited_s` is the time that the
+    caller had waited before the block.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time() - waited_s
@@ -74,7 +74,7 @@ def reported_call(
 
 
 def _is_news(loop: asyncio.AbstractEventLoop, what: str, reason: str) -> bool:
-    """Whether no call of this event loop has logged the same within WAIT_REPORT_S."""
+    """Return whether no call of this event loop has logged this wait and reason within WAIT_REPORT_S."""
     logged_s = _logged_s.setdefault(loop, {})
     is_news = loop.time() >= logged_s.get((what, reason), -math.inf) + WAIT_REPORT_S
     if is_news:

@@ -187,9 +187,9 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._warned: tuple[str, int] = "", 0
+        """The text of the last warning about a stream, and when it was logged, in ms."""
         self._throttled_until_ms = 0
         self._throttle_logged_ms = -WARNING_INTERVAL_MS
-        """The text of the last warning about a stream, and when it was logged, in ms."""
         self._is_started = False
         self._is_closed = False
 
@@ -344,7 +344,7 @@ class Fetcher:
         return monotonic_ms() < self._throttled_until_ms
 
     def _note_throttle(self, throttle_ms: int, now_ms: int) -> None:
-        """Log a long delay because of a quota, at most once in WARNING_INTERVAL_MS."""
+        """Record a delay because of a quota, and log a long one at most once in WARNING_INTERVAL_MS."""
         self._throttled_until_ms = max(self._throttled_until_ms, now_ms + throttle_ms)
         is_long = throttle_ms >= wait_report.WAIT_REPORT_S * 1000
         if is_long and now_ms >= self._throttle_logged_ms + WARNING_INTERVAL_MS:

@@ -142,7 +142,7 @@ class GroupMembership:
 
     @property
     def awaits_partitions(self) -> bool:
-        """Whether this member could get partitions of existing topics, but has none and is not about to get some."""
+        """Whether a topic of this member exists, but the coordinator has not assigned any partitions to the member."""
         if self.owned or self._target or self.refusal:
             return False
         exists = (self._cluster.cache.topic(name) is not None for name in self._topics)

@@ -12,8 +12,9 @@ from odradek.cluster.cluster import Cluster
 from odradek.errors import OdradekError
 
 REPORTS_S: Final = (0.0, 12.0, 45.0)
-"""When a member without partitions logs the reason: so long after the first report. After the last one, any member that
-was killed has lost its partitions, so the group probably has more members than partitions.
+"""When a member without partitions logs the reason, in seconds after the first report. A killed member has lost its
+partitions before the last report (45 s is the default session timeout), so the group then probably has more members
+than partitions.
 """
 MISSING_NAMED_MAX: Final = 10
 _FETCH_S_MAX: Final = 10.0
@@ -21,26 +22,26 @@ _log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
-    """A member of a group, as `report_missing_partitions` sees it."""
+    """The attributes of a group member that `report_missing_partitions` uses."""
 
     @property
     def awaits_partitions(self) -> bool:
-        """Whether the member could get partitions of existing topics, but has none and is not about to get some."""
+        """Whether a topic of this member exists, but the coordinator has not assigned any partitions to the member."""
 
 
 async def report_missing_topics(cluster: Cluster, group: str, topics: Iterable[str]) -> None:
-    """Wait for WAIT_REPORT_S, then log those of these topics that do not exist, with similar topics."""
+    """Wait for WAIT_REPORT_S, then log which of these topics do not exist, with similar topics."""
     await asyncio.sleep(wait_report.WAIT_REPORT_S)
     missing = [name for name in topics if cluster.cache.topic(name) is None]
     try:
         await cluster.fetch_topics(missing, timeout_s=_FETCH_S_MAX)
     except OdradekError:
-        return  # The heartbeats log it.
+        return  # The heartbeats log that no broker responds.
     missing = [name for name in missing if cluster.cache.topic(name) is None]
     for name in sorted(missing)[:MISSING_NAMED_MAX]:
         error = await cluster.missing_topics.error(name)
         _log.warning(
-            "Group %s reads topic %r when it has been created, or the caller may read it: %s",
+            "Group %s will read topic %r once the topic exists and the caller is authorized to read it: %s",
             group,
             name,
             error,
@@ -60,7 +61,7 @@ async def report_missing_partitions(member: Member, group: str, has_joined: asyn
         wait_report.log_wait(
             f"partitions of group {group!r}",
             waited_s,
-            "its members own all of them. A member that was killed keeps its partitions for the session timeout"
-            f" (45 s by default; `odradek group config {group} --set consumer.session.timeout.ms=10000` shortens it);"
-            f" `odradek group describe {group}` shows the members",
+            "other members probably own all of them. A member that was killed keeps its partitions for the session"
+            f" timeout (45 s by default; `odradek group config {group} --set consumer.session.timeout.ms=10000`"
+            f" shortens it); `odradek group describe {group}` shows the members",
         )

@@ -304,8 +304,8 @@ class Accumulator:
                 batch.last_error = error
 
     def note_outage(self, error: OdradekError | None) -> None:
-        """Record that no broker responds, or with None that this has ended. The error that a broker sent about a batch
-        remains, because it says more about the batch.
+        """Record that no broker responds (`error`), or that a broker responds again (None). The error that a broker
+        sent about a batch remains, because it says more about the batch.
         """
         for batch in self.pending_batches():
             if batch.last_error is None or isinstance(batch.last_error, _NO_RESPONSE):

@@ -176,7 +176,8 @@ class Producer:
         oldest = min(pending, key=lambda batch: batch.created_ms)
         waited_s = (monotonic_ms() - oldest.created_ms) / 1000
         remaining_s = wait_report.WAIT_REPORT_S + self.options.linger_ms / 1000 - waited_s
-        if remaining_s > 0.001:  # A wait that was reported has ended.
+        # No batch has waited long enough for a report, so a wait that was reported has ended.
+        if remaining_s > 0.001:
             self._reported_reason = ""
             self._report_after(remaining_s)
             return

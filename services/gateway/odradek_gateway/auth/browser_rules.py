@@ -11,7 +11,7 @@ the gateway's address (DNS rebinding). One rule prevents each attack:
   `http.allowed.origins`. Programs other than browsers send neither header and are not affected. A link on another
   site may lead to a page of the gateway.
 
-Preflights of pages of allowed origins that pass the rules are answered here (`allowed_origins`).
+This middleware also answers the preflights of allowed origins that pass the rules (see `allowed_origins`).
 `rest.requests.JsonBody` refuses bodies without a Content-Type, because a page can send such a body without a CORS
 preflight.
 """

@@ -4,8 +4,8 @@ A client may send a request to any gateway. If another gateway serves the instan
 that gateway does not respond, this gateway takes the instance over and continues at the committed offsets.
 
 A healthy gateway may take long to respond: a commit waits for the poll that uses the instance, or for brokers. So a
-request that waits for _PROBE_AFTER_S is no reason to take over, but the other gateway's liveness is then checked again
-and again. A gateway that hangs accepts connections, but does not respond to the check.
+request that waits for _PROBE_AFTER_S does not lead to a takeover, but the other gateway's liveness is then checked
+repeatedly. A gateway that hangs accepts connections, but does not respond to the check.
 
 An instance is closed when a client deletes it, or when it got no request for `consumer.instance.timeout.ms`. The
 gateway that serves the instance closes it. If that gateway has died, any other gateway deletes the registration after

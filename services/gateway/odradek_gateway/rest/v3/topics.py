@@ -81,7 +81,7 @@ async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> 
     body = await _CREATE.read(request)
     for count in ("partitions_count", "replication_factor"):
         if getattr(body, count) == 0:
-            # gRPC, by which the controller is asked, has 0 for a field that is not set: the cluster's default.
+            # In a gRPC request, 0 means that a field is not set, so the controller would use the cluster's default.
             words = f"{count} must be 1 or more, or -1 for the cluster's default"
             raise RestError(400, 40002, words)
     outcome = await cluster.admin.create_topic(
