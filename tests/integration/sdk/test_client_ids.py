@@ -17,6 +17,8 @@ import odradek.sync
 from odradek import Client
 from odradek.admin.access import Quota
 from odradek.errors import InvalidConfig
+from odradek_broker.rpc import group_wire
+from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 RECORDS = [random.Random(0).randbytes(500).hex().encode()] * 2_000
 BYTES_A_SECOND = 20 * 1024
@@ -104,7 +106,12 @@ async def test_a_group_shows_the_client_ids_of_its_members(
     assert sorted(member.client_id for member in described.members) == ["odradek", "reports"]
 
 
-@pytest.mark.parametrize("client_id", ["", "a\nb", "böse"])
+@pytest.mark.parametrize("client_id", ["", "a\nb", "böse", "x" * 256])
 def test_a_client_id_that_cannot_be_a_header_is_refused(client_id: str) -> None:
     with pytest.raises(InvalidConfig, match="printable ASCII"):
         odradek.sync.Client("127.0.0.1:9", client_id=client_id)
+
+
+def test_a_member_behind_an_older_broker_has_the_default_client_id() -> None:
+    old = pb.GroupHeartbeatRequest(group_id="g", member_id="m", principal="User:alice")
+    assert group_wire.beat(old).client_id == "odradek"

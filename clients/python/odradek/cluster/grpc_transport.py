@@ -83,6 +83,7 @@ _CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
 RESOLVE_S_MAX: Final = 0.5
 CLIENT_ID: Final = "odradek"
 """The default client id. Quotas may be set for client ids, and the descriptions of groups show them."""
+CLIENT_ID_CHARACTERS_MAX: Final = 255
 _CLIENT_ID_HEADER: Final = "odradek-client-id"
 _FAREWELL: Final = re.compile(r".*Debug Text: (this is the listener .*)$", re.DOTALL)
 """Matches the message that a Kafka or HTTP listener sends to a gRPC client before it closes the connection. gRPC's
@@ -306,9 +307,11 @@ class GrpcTransport:
             )
         if tls is not None:
             tls.pem()  # Raises an error for a file that cannot be used. Without this call, each connection would fail.
-        if not (client_id.isascii() and client_id.isprintable() and client_id):
+        is_printable = client_id.isascii() and client_id.isprintable()
+        if not (is_printable and 1 <= len(client_id) <= CLIENT_ID_CHARACTERS_MAX):
             raise InvalidConfig(
-                f"the client id {client_id!r} must consist of printable ASCII characters"
+                f"the client id {client_id!r:.260} must consist of 1 to {CLIENT_ID_CHARACTERS_MAX}"
+                " printable ASCII characters"
             )
         self._tls = tls
         self._credentials = credentials
