@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,6 +171,43 @@ def test_an_instance_goes_on_at_its_committed_offset_when_its_gateway_is_killed(
     rest = read_until(cycle(gateways), base, 50)
     assert sorted(rest) == list(range(100, 150)), (
         "the one that came back serves beside the new owner"
+    )
+
+
+def test_a_gateway_that_hangs_loses_its_instance_and_serves_on_when_it_resumes(
+    cluster: EmbeddedCluster, gateways: list[httpx.Client]
+) -> None:
+    """Its kernel accepts connections meanwhile. The clients give up sooner than it takes to notice."""
+    make_topic(gateways[0], cluster, "hangs", 60)
+    base = make_instance(gateways[0], "g-hangs", "one", "hangs")
+    assert sorted(read_until(cycle(gateways[:1]), base, 60)) == list(range(60))
+    assert gateways[0].post(f"{base}/offsets", headers=V2).status_code == 200
+    produce(gateways[1], "hangs", 60, 40)
+    values: list[int] = []
+    deadline_s = time.monotonic() + 2 * DEADLINE_S
+    with ThreadPoolExecutor(1) as threads:
+        os.kill(cluster.gateways[1].pid, signal.SIGSTOP)
+        try:
+            patient = threads.submit(gateways[0].post, f"{base}/offsets", headers=V2)
+            while len(values) < 40:
+                assert time.monotonic() < deadline_s, f"only {len(values)} of 40 records came"
+                with contextlib.suppress(httpx.ReadTimeout):
+                    told = gateways[1].get(
+                        f"{base}/records?timeout=500", headers=ACCEPT_JSON, timeout=4
+                    )
+                    assert told.status_code == 200, told.text
+                    values += [record["value"]["n"] for record in told.json()]
+            assert gateways[1].post(f"{base}/offsets", headers=V2).status_code == 200
+        finally:
+            os.kill(cluster.gateways[1].pid, signal.SIGCONT)
+        assert patient.result().status_code in (200, 503), patient.result().text
+    assert sorted(values) == list(range(60, 100))
+    produce(gateways[1], "hangs", 100, 50)
+    assert sorted(read_until(cycle(gateways), base, 50)) == list(range(100, 150))
+    wanted = {"partitions": [{"topic": "hangs", "partition": p} for p in (0, 1)]}
+    told = gateways[0].request("GET", f"{base}/offsets", json=wanted, headers=V2)
+    assert sum(one["offset"] for one in told.json()["offsets"]) == 100, (
+        "the commit that waited in the gateway would have set the offsets back"
     )
 
 

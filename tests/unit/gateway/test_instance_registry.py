@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -49,6 +50,10 @@ class Cluster:
     def __init__(self, *errors: Exception, admin: Admin | None = None) -> None:
         self.admin = admin or Admin()
         self.was_read = asyncio.Event()
+        self.lookups = 0  # of the topic's end
+        self.fails_lookups = False
+        self.is_waiting, self.may_return = asyncio.Event(), asyncio.Event()
+        self.may_return.set()
         self._errors = list(errors)
 
     @asynccontextmanager
@@ -67,10 +72,16 @@ class Cluster:
         pass
 
     async def end_offsets(self, names: Any) -> dict[Any, int]:
+        self.lookups += 1
+        if self.fails_lookups:
+            raise BrokersUnavailable(tried=[], last_error=None, waited_s=0)
         return dict.fromkeys(names, 0)
 
     async def getmany(self, timeout_ms: int) -> list[Any]:
         await asyncio.sleep(0)
+        self.is_waiting.set()
+        await self.may_return.wait()
+        self.is_waiting.clear()
         return []
 
     def positions(self) -> dict[Any, int]:
@@ -78,12 +89,17 @@ class Cluster:
         return {}
 
 
-def registry(cluster: Cluster, failures: asyncio.Queue[BaseException]) -> InstanceRegistry:
+def registry(
+    cluster: Cluster,
+    failures: asyncio.Queue[BaseException],
+    clock_s: Callable[[], float] = time.monotonic,
+) -> InstanceRegistry:
     return InstanceRegistry(
         cast("Client", cluster),
         cast("Producer", None),
         url="http://here",
         on_failure=failures.put_nowait,
+        clock_s=clock_s,
     )
 
 
@@ -139,3 +155,41 @@ async def test_its_topic_is_not_made_while_the_clusters_brokers_are_still_starti
         await read.start()
         await read.close()
     assert admin.made == [3]
+
+
+@pytest.mark.parametrize("polls_again", [False, True], ids=["before", "after"])
+async def test_it_catches_up_after_this_process_was_stopped(polls_again: bool) -> None:
+    """A request may arrive before or after the first poll that follows the pause."""
+    now_s = 0.0
+    cluster = Cluster()
+    async with asyncio.timeout(DEADLINE_S):
+        read = registry(cluster, asyncio.Queue(), lambda: now_s)
+        await read.start()
+        for pause_s, lookups in ((4.0, 1), (6.0, 2), (4.0, 2)):
+            cluster.may_return.clear()
+            await cluster.is_waiting.wait()
+            now_s += pause_s
+            if polls_again:
+                cluster.may_return.set()
+                cluster.was_read.clear()
+                await cluster.was_read.wait()
+            await read.catch_up_after_pause()
+            assert cluster.lookups == lookups
+            cluster.may_return.set()
+        await read.close()
+
+
+async def test_requests_do_not_wait_one_after_the_other_for_brokers_that_are_away() -> None:
+    now_s = 0.0
+    cluster = Cluster()
+    async with asyncio.timeout(DEADLINE_S):
+        read = registry(cluster, asyncio.Queue(), lambda: now_s)
+        await read.start()
+        cluster.may_return.clear()
+        cluster.fails_lookups = True
+        now_s += 60.0
+        for lookups, pause_s in ((2, 4.0), (2, 2.0), (3, 0.0)):
+            await asyncio.gather(*(read.catch_up_after_pause() for _ in range(100)))
+            assert cluster.lookups == lookups
+            now_s += pause_s
+        await read.close()

@@ -18,7 +18,8 @@ from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import RestError
 from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
 from odradek_gateway.rest.v2.instance_registry import InstanceRegistry, Registration
-from odradek_gateway.rest.v2.instances import Elsewhere, Instances, PassedRequest
+from odradek_gateway.rest.v2.instances import Instances
+from odradek_gateway.rest.v2.other_gateways import Elsewhere, OtherGateways, PassedRequest
 from odradek_gateway.settings import GatewaySettings
 
 DEADLINE_S, LIMIT_S = 20.0, 300.0
@@ -39,6 +40,9 @@ class Registry:
         pass
 
     async def catch_up(self) -> None:
+        pass
+
+    async def catch_up_after_pause(self) -> None:
         pass
 
     async def close(self) -> None:
@@ -132,10 +136,9 @@ async def test_one_that_another_gateway_took_over_ends_without_a_commit() -> Non
     )
     for name in ("found", "swept"):
         registry.register(InstanceSpec(group="g", name=name), owner=THERE)
-    await instances._http.aclose()
     neighbour = Neighbour()
     neighbour.answers.set()
-    instances._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+    instances.other_gateways._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
     del registry.known["g", "deleted"]
     async with asyncio.timeout(DEADLINE_S):
         await instances.find("g", "found", request_of(b"/records", None))
@@ -195,11 +198,12 @@ class Neighbour:
         self.probes_alive, self.recovers = probes_alive, recovers
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.is_left = False
+        self.check_fails: httpx.TransportError = httpx.ReadTimeout("hangs")
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/livez":
             if not self.probes_alive:
-                raise httpx.ReadTimeout("hangs")
+                raise self.check_fails
             self.probes_alive -= 1
             if not self.probes_alive and self.recovers:
                 self.answers.set()
@@ -222,15 +226,12 @@ def request_of(path: bytes, at_stop: Elsewhere | None) -> PassedRequest:
     return PassedRequest("GET", path, b"", {}, b"", connected, at_stop)
 
 
-async def served_there(
-    neighbour: Neighbour | None = None,
-) -> tuple[Instances, ClusterAccess, Neighbour]:
+def beside(neighbour: Neighbour) -> tuple[Instances, Registry]:
+    """Return the instances of a gateway without any, and a registry with one of another gateway."""
     instances, registry, _ = instances_of()
     registry.register(InstanceSpec(group="g", name="i"), owner=THERE)
-    neighbour = neighbour or Neighbour()
-    await instances._http.aclose()
-    instances._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
-    return instances, instances._cluster, neighbour
+    instances.other_gateways._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+    return instances, registry
 
 
 async def test_a_long_poll_that_was_passed_on_returns_when_this_gateway_stops() -> None:
@@ -239,10 +240,10 @@ async def test_a_long_poll_that_was_passed_on_returns_when_this_gateway_stops() 
     """
     nothing = Elsewhere(200, b"[]", "application/json")
     async with asyncio.timeout(DEADLINE_S):
-        instances, cluster, neighbour = await served_there()
+        instances, _ = beside(neighbour := Neighbour())
         asking = asyncio.create_task(instances.find("g", "i", request_of(b"/records", nothing)))
         await neighbour.asked.wait()
-        cluster.waits.stop()
+        instances._cluster.waits.stop()
         assert await asking == nothing
         assert neighbour.is_left, "the other gateway would hand out records to nobody"
         await instances.close()
@@ -250,10 +251,10 @@ async def test_a_long_poll_that_was_passed_on_returns_when_this_gateway_stops() 
 
 async def test_other_requests_that_were_passed_on_end_before_this_gateway_does() -> None:
     async with asyncio.timeout(DEADLINE_S):
-        instances, cluster, neighbour = await served_there()
+        instances, _ = beside(neighbour := Neighbour())
         asking = asyncio.create_task(instances.find("g", "i", request_of(b"/offsets", None)))
         await neighbour.asked.wait()
-        cluster.waits.stop()
+        instances._cluster.waits.stop()
         neighbour.answers.set()
         assert await asking == Elsewhere(200, b"done", None)
         await instances.close()
@@ -263,7 +264,7 @@ async def test_a_gateway_may_take_as_long_as_the_longest_poll() -> None:
     """Otherwise another gateway would take its instance over while it serves a poll."""
     settings = GatewaySettings(consumer_request_timeout_ms_max=900_000)
     instances = Instances(ClusterAccess(settings, url=HERE), on_failure=lambda _: None)
-    assert (instances._http.timeout.read or 0) > 900
+    assert (instances.other_gateways._http.timeout.read or 0) > 900
     await instances.close()
 
 
@@ -273,9 +274,9 @@ async def test_the_instance_of_a_gateway_that_hangs_is_taken_over(
     monkeypatch: pytest.MonkeyPatch, path: bytes, probes_alive: int
 ) -> None:
     """The kernel of this gateway still accepts connections. Without the check, each request waited for two minutes."""
-    monkeypatch.setattr(f"{Instances.__module__}._PROBE_AFTER_S", 0.001, raising=False)
+    monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
     async with asyncio.timeout(DEADLINE_S):
-        instances, _, neighbour = await served_there(Neighbour(probes_alive))
+        instances, _ = beside(neighbour := Neighbour(probes_alive))
         found = await instances.find("g", "i", request_of(path, None))
         assert isinstance(found, Instance)
         assert neighbour.is_left
@@ -287,10 +288,60 @@ async def test_the_instance_of_a_slow_gateway_is_not_taken_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A commit waits for its turn behind a long poll of the same instance."""
-    monkeypatch.setattr(f"{Instances.__module__}._PROBE_AFTER_S", 0.001, raising=False)
+    monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
     async with asyncio.timeout(DEADLINE_S):
-        instances, _, neighbour = await served_there(Neighbour(3, recovers=True))
+        instances, _ = beside(neighbour := Neighbour(3, recovers=True))
         found = await instances.find("g", "i", request_of(b"/offsets", None))
         assert found == Elsewhere(200, b"done", None)
         assert neighbour.probes_alive == 0
+        await instances.close()
+
+
+async def test_the_checks_go_on_when_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients with timeouts that are shorter than the time it takes to notice were never served."""
+    monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _ = beside(neighbour := Neighbour())
+        asking = asyncio.create_task(instances.find("g", "i", request_of(b"/records", None)))
+        await neighbour.asked.wait()
+        hangs = instances.other_gateways._gateways[THERE].hangs
+        asking.cancel()
+        await asyncio.wait({asking})
+        await hangs.wait()
+        neighbour.asked.clear()
+        assert isinstance(await instances.find("g", "i", request_of(b"/records", None)), Instance)
+        assert not neighbour.asked.is_set(), "it waited for the gateway that hangs"
+        await instances.close()
+
+
+async def test_a_gateway_that_recovers_or_restarts_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
+    async with asyncio.timeout(DEADLINE_S):
+        instances, registry = beside(neighbour := Neighbour())
+        found = await instances.find("g", "i", request_of(b"/offsets", None))
+        assert isinstance(found, Instance)
+        neighbour.answers.set()
+        neighbour.check_fails = httpx.ConnectError("connection refused")
+        gateway = instances.other_gateways._gateways[THERE]
+        while gateway.hangs.is_set():  # noqa: ASYNC110  an Event cannot tell that it was cleared
+            await asyncio.sleep(0.001)
+        registry.register(InstanceSpec(group="g", name="new"), owner=THERE)
+        found = await instances.find("g", "new", request_of(b"/offsets", None))
+        assert found == Elsewhere(200, b"done", None)
+        await instances.close()
+
+
+async def test_a_gateway_is_no_longer_checked_when_nobody_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in (("_CHECK_EVERY_S", 0.001), ("_CHECKED_S", 0.01)):
+        monkeypatch.setattr(f"{OtherGateways.__module__}.{name}", seconds)
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _ = beside(neighbour := Neighbour(10**9))
+        neighbour.answers.set()
+        await instances.find("g", "i", request_of(b"/offsets", None))
+        while instances.other_gateways._gateways:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         await instances.close()

@@ -18,7 +18,8 @@ from odradek_gateway.rest.requests import GroupName, InstanceName, cluster_of, w
 from odradek_gateway.rest.responses import ReadyPieces, encode
 from odradek_gateway.rest.v2.consumers import BASE, ERRORS, at_owner
 from odradek_gateway.rest.v2.instance import Instance
-from odradek_gateway.rest.v2.instances import Elsewhere, Instances
+from odradek_gateway.rest.v2.instances import Instances
+from odradek_gateway.rest.v2.other_gateways import Elsewhere
 from odradek_gateway.rest.v2.shapes import ConsumedRecord
 
 router = APIRouter(tags=["v2 consumers"])

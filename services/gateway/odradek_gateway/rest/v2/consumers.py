@@ -29,7 +29,8 @@ from odradek_gateway.rest.requests import (
 )
 from odradek_gateway.rest.responses import json_object
 from odradek_gateway.rest.v2.instance import INSTANCE_CONFIGS, Instance, spec_of_request
-from odradek_gateway.rest.v2.instances import Elsewhere, Instances, PassedRequest, in_motion
+from odradek_gateway.rest.v2.instances import Instances, in_motion
+from odradek_gateway.rest.v2.other_gateways import Elsewhere, PassedRequest
 from odradek_gateway.rest.v2.shapes import Assignments, InstanceMade, Subscription
 from odradek_gateway.rest.v2.topics import json_response, media_type_of
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN

@@ -49,6 +49,9 @@ def supervised(
 _PARTITION: Final = TopicPartition(TOPIC, 0)
 _REPLICAS: Final = 3
 _SEEN_S: Final = 10.0
+_POLL_MS: Final = 1_000
+_PAUSE_S: Final = 5.0
+_AFTER_PAUSE_S: Final = 5.0
 _READ_AGAIN_S: Final = 0.5
 _log = event_log(__name__)
 
@@ -88,9 +91,12 @@ class InstanceRegistry:
         self._clock_s = clock_s
         self._known: dict[tuple[str, str], Registration] = {}
         self._position = -1
+        self._polled_at_s = clock_s()
+        self._was_paused = False
         self._moved = asyncio.Condition()
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
+        self._catching_up = asyncio.Lock()
 
     async def start(self) -> None:
         """Start to read the topic, and wait until all records are read that exist now. Later calls do nothing."""
@@ -129,6 +135,32 @@ class InstanceRegistry:
         async with self._client.consumer() as consumer:
             ends = await consumer.end_offsets([(TOPIC, 0)])
         await self._wait_for(next(iter(ends.values())) - 1)
+
+    async def catch_up_after_pause(self) -> None:
+        """Catch up if this process has not polled the topic for _PAUSE_S, because it was stopped or could not read.
+
+        Other gateways may have taken its instances over meanwhile. The wait is bounded by _AFTER_PAUSE_S. If it fails,
+        an instance may be served that another gateway serves too: records may be read twice, but the broker refuses the
+        commits of the one that was taken over.
+        """
+        async with self._catching_up:
+            if not (self._was_paused or self._is_pausing()):
+                return
+            try:
+                async with asyncio.timeout(_AFTER_PAUSE_S):
+                    await self.catch_up()
+            except (OdradekError, TimeoutError) as error:
+                _log.warning(
+                    "Failed to look up whether other gateways took consumer instances over",
+                    reason=repr(error),
+                )
+            self._was_paused = False
+            self._polled_at_s = (
+                self._clock_s()
+            )  # if the topic cannot be read, not every request waits
+
+    def _is_pausing(self) -> bool:
+        return self._clock_s() - self._polled_at_s > _PAUSE_S
 
     async def close(self) -> None:
         """Stop reading the topic."""
@@ -208,8 +240,10 @@ class InstanceRegistry:
                     consumer.assign([(TOPIC, 0)])
                     consumer.seek_to_beginning()
                     while True:
-                        for record in await consumer.getmany(timeout_ms=1_000):
+                        for record in await consumer.getmany(timeout_ms=_POLL_MS):
                             self._replay(record.key, record.value)
+                        self._was_paused |= self._is_pausing()
+                        self._polled_at_s = self._clock_s()
                         # The consumer's position counts, not the offset of the last record that was read, because
                         # compaction may have removed the records after the last one.
                         self._position = consumer.positions().get(_PARTITION, 0) - 1

@@ -3,10 +3,6 @@
 A client may send a request to any gateway. If another gateway serves the instance, the request is passed on to it. If
 that gateway does not respond, this gateway takes the instance over and continues at the committed offsets.
 
-A healthy gateway may take long to respond: a commit waits for the poll that uses the instance, or for brokers. So a
-request that waits for _PROBE_AFTER_S does not lead to a takeover, but the other gateway's liveness is then checked
-repeatedly. A gateway that hangs accepts connections, but does not respond to the check.
-
 An instance is closed when a client deletes it, or when it got no request for `consumer.instance.timeout.ms`. The
 gateway that serves the instance closes it. If that gateway has died, any other gateway deletes the registration after
 twice that timeout. Thousands of instances may be open while only few are read. So an instance that was not read for
@@ -16,18 +12,14 @@ _READ_AHEAD_S discards the records that it has fetched ahead.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 from odradek.errors import OdradekError
-from odradek_gateway.auth.callers import Caller, CallerAccesses, current_caller, on_behalf_of
+from odradek_gateway.auth.callers import Caller, CallerAccesses, current_caller
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import (
     CONSUMER_INSTANCE_NOT_FOUND,
@@ -37,51 +29,18 @@ from odradek_gateway.errors import (
 )
 from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
 from odradek_gateway.rest.v2.instance_registry import InstanceRegistry, Registration, supervised
+from odradek_gateway.rest.v2.other_gateways import (
+    PASSED_ON,
+    Elsewhere,
+    OtherGateways,
+    PassedRequest,
+)
 from odradek_runtime.logs import event_log
 
-if TYPE_CHECKING:
-    import httpx
-
-PASSED_ON: Final = "x-odradek-passed-on"
-_CONNECT_S: Final = 1.0
-_RESPONSE_S: Final = 60.0  # time for a response, in addition to the longest poll
-_PROBE_AFTER_S: Final = 10.0  # without a response
-_PROBE_S: Final = 10.0
 _SWEEP_S_MAX: Final = 5.0
 _READ_AHEAD_S: Final = 5.0
 _ENDS_AT_ONCE: Final = 16
 _log = event_log(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """The response of another gateway, which serves the instance. It is returned to the client unchanged."""
-
-    status: int
-    body: bytes
-    media_type: str | None
-
-
-class PassedRequest(NamedTuple):
-    """A request that may be passed on to another gateway. Path and query have the encoding that the client sent.
-
-    `while_connected` makes a context manager that cancels its block when the client disconnects. `at_stop` is the
-    response to a long poll if this gateway stops while the other gateway handles the request; None for other requests.
-    """
-
-    method: str
-    raw_path: bytes
-    query: bytes
-    headers: Mapping[str, str]
-    body: bytes
-    while_connected: Callable[[], AbstractAsyncContextManager[None]]
-    at_stop: Elsewhere | None = None
-
-    @property
-    def path(self) -> str:
-        """The path with the query. Characters that a URL may not contain are percent-encoded."""
-        path = quote(self.raw_path, safe="/%:@!$&'()*+,;=~")
-        return f"{path}?{quote(self.query, safe='/%:@!$&*+,;=~?')}" if self.query else path
 
 
 class Instances:
@@ -102,17 +61,15 @@ class Instances:
         self._cluster = cluster
         self._accesses = accesses
         self._on_failure = on_failure
-        self._has_certificate = tls is not None and accesses is not None
         self._local: dict[tuple[str, str], Instance] = {}
         self._being_made: set[tuple[str, str]] = set()
         self._taking_over = asyncio.Lock()
         self.registry = InstanceRegistry(
             cluster.client, cluster.producer, url=cluster.url, on_failure=on_failure
         )
-        self._response_s = cluster.settings.consumer_request_timeout_ms_max / 1000 + _RESPONSE_S
-        self._tls = tls
-        name = cluster.settings.advertised_tls_name
-        self._tls_name = {"sni_hostname": name} if name else {}
+        self.other_gateways = OtherGateways(
+            cluster, tls=tls, are_callers_known=accesses is not None
+        )
         self._sweeping: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -134,8 +91,7 @@ class Instances:
             if error is not None:
                 _log.warning("Failed to close a consumer instance", reason=repr(error))
         await self.registry.close()
-        if "_http" in self.__dict__:
-            await self._http.aclose()
+        await self.other_gateways.close()
 
     async def create(self, spec: InstanceSpec) -> InstanceSpec:
         """Register and serve a new instance, and return its spec. An instance without a name gets a random name.
@@ -175,6 +131,7 @@ class Instances:
             to another gateway.
         """
         await self._start()
+        await self.registry.catch_up_after_pause()
         registration = self.registry.find(group, name)
         if registration is None:  # another gateway may have created the instance a moment ago
             await self.registry.catch_up()
@@ -206,7 +163,7 @@ class Instances:
             # on again could cause a loop.
             if PASSED_ON in request.headers:
                 raise in_motion()
-            passed_on = await self._pass_on(registration.owner, request)
+            passed_on = await self.other_gateways.pass_on(registration.owner, request)
             if passed_on is not None:
                 return passed_on
         return await self._take_over(registration)
@@ -242,119 +199,6 @@ class Instances:
         instance = Instance(access.client, spec, prefetch_bytes_max)
         access.users.add(instance)
         return instance
-
-    @cached_property
-    def _http(self) -> httpx.AsyncClient:
-        # httpx is imported late, because httpx and its CA certificates take 0.1 s to load, and a single gateway never
-        # uses them.
-        import httpx
-
-        return httpx.AsyncClient(
-            timeout=httpx.Timeout(self._response_s, connect=_CONNECT_S),
-            limits=httpx.Limits(  # each long poll uses one connection
-                max_connections=self._cluster.settings.requests_max, max_keepalive_connections=100
-            ),
-            verify=self._tls or True,
-        )
-
-    async def _pass_on(self, owner: str, request: PassedRequest) -> Elsewhere | None:
-        """Pass the request to the gateway `owner` and return its response, or None if it cannot be reached."""
-        import httpx  # see `_http`
-
-        headers = {
-            key: value
-            for key, value in request.headers.items()
-            if key.lower() in ("content-type", "accept")
-        }
-        if self._has_certificate:
-            # This gateway's certificate proves that the caller was authenticated. So the caller's own credentials are
-            # not sent: an attacker who writes into the registry could otherwise have them sent to any address.
-            if not owner.startswith("https://"):
-                _log.warning(
-                    "Request not passed on to the gateway that owns the instance, because its URL is not https",
-                    owner=owner,
-                )
-                return None
-            headers |= on_behalf_of(current_caller())
-        # Without TLS, gateways cannot prove to each other who the caller is, so the other gateway must authenticate the
-        # caller itself. SECURITY.md says who may write into the registry.
-        elif "authorization" in request.headers:
-            headers["authorization"] = request.headers["authorization"]
-        try:
-            async with self._while_waiting(request):
-                response = await self._response_of(owner, request, {**headers, PASSED_ON: "1"})
-        # This gateway has too many connections to other gateways. The other gateway may be healthy, so its instance is
-        # not taken over.
-        except httpx.PoolTimeout:
-            raise RestError(
-                503,
-                KAFKA_RETRIABLE_ERROR,
-                "this gateway is passing too many requests on to other gateways: try again later",
-            ) from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            _log.warning(
-                "Failed to pass a request on to another gateway", owner=owner, reason=repr(error)
-            )
-            return None
-        except TimeoutError:
-            if request.at_stop is None or not self._cluster.waits.is_stopping:
-                raise
-            # The other gateway notices that the connection was closed, and returns the records to the next request.
-            return request.at_stop
-        content_type = response.headers.get("content-type")
-        return Elsewhere(response.status_code, response.content, content_type)
-
-    async def _response_of(
-        self, owner: str, request: PassedRequest, headers: dict[str, str]
-    ) -> httpx.Response:
-        """Send the request to the gateway `owner` and return its response.
-
-        Raises:
-            httpx.TransportError: the gateway cannot be reached, or it is not alive.
-        """
-        sending = asyncio.create_task(
-            self._http.request(
-                request.method,
-                f"{owner}{request.path}",
-                headers=headers,
-                content=request.body,
-                extensions=self._tls_name,
-            )
-        )
-        try:
-            while not (await asyncio.wait({sending}, timeout=_PROBE_AFTER_S))[0]:
-                await self._require_alive(owner, sending)
-            return sending.result()
-        finally:
-            if not sending.done():
-                sending.cancel()
-                await asyncio.wait({sending})
-
-    async def _require_alive(self, owner: str, sending: asyncio.Task[httpx.Response]) -> None:
-        """Raise httpx.TransportError if the gateway `owner` responds neither to a check of its liveness nor to the
-        request.
-        """
-        import httpx  # see `_http`
-
-        limits = httpx.Timeout(_PROBE_S, connect=_CONNECT_S)
-        try:
-            await self._http.get(f"{owner}/livez", timeout=limits, extensions=self._tls_name)
-        except httpx.PoolTimeout:
-            return  # this gateway has too many connections; that says nothing about the other gateway
-        except httpx.TransportError:
-            if not sending.done():
-                raise
-
-    @contextlib.asynccontextmanager
-    async def _while_waiting(self, request: PassedRequest) -> AsyncIterator[None]:
-        """Bound the wait for another gateway's response in an `async with` block. The wait ends when the client
-        disconnects or, for a long poll, when this gateway stops.
-        """
-        async with contextlib.AsyncExitStack() as stack:
-            if request.at_stop is not None:
-                await stack.enter_async_context(self._cluster.waits.long_poll(2 * self._response_s))
-            await stack.enter_async_context(request.while_connected())
-            yield
 
     async def _take_over(self, registration: Registration) -> Instance:
         """Take the instance over from a gateway that does not respond, and return it.
