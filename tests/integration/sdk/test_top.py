@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -93,8 +95,13 @@ class Terminal:
 
     def end(self) -> str:
         """Return the output from now until the process ended."""
+        deadline_s = time.monotonic() + 30
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline_s, "the process has not ended"
+            # A process whose output nobody reads blocks as soon as the terminal's buffer is full, and never ends.
+            if select.select([self._master], [], [], 0.05)[0]:
+                self._read()
         os.set_blocking(self._master, False)
-        self.process.wait(30)
         while True:
             try:
                 self._read()
