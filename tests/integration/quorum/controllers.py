@@ -26,7 +26,7 @@ from odradek_runtime.lifecycle import StopRequest
 from odradek_runtime.settings import load_settings
 
 CLUSTER_ID = "integration"
-WAIT_S = 15.0
+WAIT_S = 60.0  # so high that a slow machine does not exceed it
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:

@@ -207,7 +207,9 @@ async def test_a_follower_whose_disk_hangs_is_not_ready(
         monkeypatch.setattr(log, "write", hang)
         assert (await found.controller(active).Register(register_request())).error_code == 0
         await until(lambda: "data directory" in follower._why_not_ready(), "trouble that is told")
-        assert not found.processes[active]._why_not_ready()
+        # On a slow machine, one of the active controller's own writes may take longer than this limit, too.
+        await until(lambda: not found.processes[active]._why_not_ready(), "the other's readiness")
+        assert "data directory" in follower._why_not_ready()
         mended.set()
         await until(lambda: not follower._why_not_ready(), "readiness")
 
@@ -221,7 +223,7 @@ async def test_bytes_of_no_protocol_do_no_harm(tmp_path: Path) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(len(payload).to_bytes(4, "little") + payload)
             writer.write_eof()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 await reader.read()
             writer.close()
         assert not planted.exists()
@@ -261,7 +263,7 @@ async def test_with_tls_peers_are_who_their_certificates_say(tmp_path: Path) -> 
             async with grpc.aio.secure_channel(target, credentials) as channel:
                 service = controller_service_pb2_grpc.ControllerServiceStub(channel)
                 try:
-                    answer = await service.Register(register_request(broker_id), timeout=5)
+                    answer = await service.Register(register_request(broker_id), timeout=WAIT_S)
                 except grpc.aio.AioRpcError as error:
                     return error.code()
                 assert isinstance(answer, pb.RegisterResponse)
@@ -322,7 +324,7 @@ async def complaint(found: Controllers, directory: Path) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             _, told = await process.communicate()
     finally:
         if process.returncode is None:
@@ -366,7 +368,7 @@ async def test_the_process_tells_when_it_is_ready_and_ends_with_its_parent(tmp_p
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             ready = json.loads(await process.stdout.readline())
             assert ready["event"] == "ready"
             assert ready["CONTROLLER"] == found.rpc_ports[0]
@@ -389,7 +391,7 @@ async def test_a_bad_setting_ends_it_with_a_message(tmp_path: Path) -> None:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ},
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         _, errors = await process.communicate()
     assert process.returncode == 2
     assert b"did you mean node.id" in errors

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import pytest
@@ -19,9 +19,11 @@ from odradek_metadata_quorum.errors import (
     StorageMismatch,
 )
 from odradek_metadata_quorum.raft.quorum import Quorum
-from odradek_metadata_quorum.raft.shell import CommittedEntry, QuorumRole
+from odradek_metadata_quorum.raft.shell import CommittedEntry, QuorumRole, QuorumStatus
 from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_metadata_quorum.storage.data_directory import format_storage
+
+WAIT_S_MAX: Final = 60.0  # so high that a slow machine does not exceed it
 
 
 class History:
@@ -85,7 +87,7 @@ class Cluster:
         await self.quorums.pop(node_id).stop()
 
     async def leader(self) -> Quorum:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S_MAX):
             while True:
                 for quorum in self.quorums.values():
                     if quorum.active_epoch is not None:
@@ -107,15 +109,20 @@ async def cluster_of(tmp_path: Path, voters: int, **settings: Any) -> AsyncItera
 
 async def propose(quorum: Quorum, text: str) -> int:
     assert quorum.active_epoch is not None
-    return await quorum.propose(text.encode(), epoch=quorum.active_epoch, timeout_s=5)
+    return await quorum.propose(text.encode(), epoch=quorum.active_epoch, timeout_s=WAIT_S_MAX)
 
 
 async def test_every_member_serves_the_same_feed_of_applied_entries(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 3) as cluster:
         leader = await cluster.leader()
         offsets = [await propose(leader, f"e{number}") for number in range(5)]
+
+        def is_everywhere(status: QuorumStatus) -> bool:
+            synced = {status.log_synced_offset, *(peer.match_index for peer in status.peers)}
+            return synced == {offsets[-1]}
+
         for quorum in cluster.quorums.values():
-            assert await quorum.wait_applied(offsets[-1], 5) >= offsets[-1]
+            assert await quorum.wait_applied(offsets[-1], WAIT_S_MAX) >= offsets[-1]
             entries = quorum.entries(0, 1 << 20)
             assert entries is not None
             assert [e.payload for e in entries] == [b""] + [b"e%d" % n for n in range(5)]
@@ -123,11 +130,14 @@ async def test_every_member_serves_the_same_feed_of_applied_entries(tmp_path: Pa
             assert quorum.entries(offsets[-1] + 1, 100) == []
             assert quorum.entries(3, 1) == [CommittedEntry(3, leader.term, b"e0")]
             assert await quorum.latest_snapshot() is None
-        status = leader.status()
+        async with asyncio.timeout(WAIT_S_MAX):
+            # A follower may apply an entry before the leader has read its acknowledgement of this entry, and two
+            # followers commit an entry that the leader has not synced.
+            while not is_everywhere(status := leader.status()):  # noqa: ASYNC110  no event tells of it
+                await asyncio.sleep(0.005)
         assert status.role is QuorumRole.LEADER
         assert status.active
-        assert {peer.match_index for peer in status.peers} == {offsets[-1]}
-        assert status.log_synced_offset == status.applied == offsets[-1]
+        assert status.applied == offsets[-1]
         assert status.sync.count > 0
 
 
@@ -137,7 +147,7 @@ async def test_a_trimmed_feed_names_the_snapshot_and_goes_on_behind_it(tmp_path:
         leader = await cluster.leader()
         for number in range(60):
             await propose(leader, f"e{number}")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S_MAX):
             while leader.entries(0, 100) is not None:  # noqa: ASYNC110  no event tells of a trim
                 await asyncio.sleep(0.005)
             rest = None
@@ -165,10 +175,10 @@ async def test_leadership_moves_in_order_and_proposals_wait_for_it(tmp_path: Pat
         assert epoch is not None
         await propose(leader, "before")
         async with asyncio.TaskGroup() as tasks:
-            moving = tasks.create_task(leader.transfer_leadership(2.0))
+            moving = tasks.create_task(leader.transfer_leadership(WAIT_S_MAX))
             await asyncio.sleep(0)
             during = tasks.create_task(
-                asyncio.wait_for(_refused(leader, b"during", epoch), 5), name="during"
+                asyncio.wait_for(_refused(leader, b"during", epoch), WAIT_S_MAX), name="during"
             )
         assert moving.result()
         assert during.result()
@@ -181,7 +191,7 @@ async def test_leadership_moves_in_order_and_proposals_wait_for_it(tmp_path: Pat
 
 async def _refused(quorum: Quorum, payload: bytes, epoch: int) -> bool:
     try:
-        await quorum.propose(payload, epoch=epoch, timeout_s=3)
+        await quorum.propose(payload, epoch=epoch, timeout_s=WAIT_S_MAX)
     except NotLeader:
         return True
     return False
@@ -199,7 +209,9 @@ async def test_proposals_held_by_a_transfer_that_fails_are_appended_in_order(
             moving = tasks.create_task(leader.transfer_leadership(0.2))
             await asyncio.sleep(0)
             proposals = [
-                tasks.create_task(leader.propose(b"p%d" % number, epoch=epoch, timeout_s=5))
+                tasks.create_task(
+                    leader.propose(b"p%d" % number, epoch=epoch, timeout_s=WAIT_S_MAX)
+                )
                 for number in range(5)
             ]
         assert not moving.result()

@@ -24,7 +24,14 @@ from odradek_metadata_quorum.raft.quorum import Quorum
 from odradek_metadata_quorum.settings import QuorumTls
 from odradek_metadata_quorum.storage.data_directory import format_storage
 from tests.integration.quorum.certificates import CertificateAuthority
-from tests.integration.quorum.voter_networks import Recorded, a_vote, running, settings_of, until
+from tests.integration.quorum.voter_networks import (
+    WAIT_S_MAX,
+    Recorded,
+    a_vote,
+    running,
+    settings_of,
+    until,
+)
 
 
 async def test_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Path) -> None:
@@ -82,12 +89,20 @@ async def test_a_controller_that_cannot_be_reached_for_a_while_is_told_once_with
     monkeypatch.setattr(transport, "REDIAL_PAUSE_S", 0.01)
     ports = free_ports(3)
     one, two = (settings_of(n, ports, tmp_path) for n in (1, 2))
+
+    def of_the_third() -> list[dict[str, Any]]:
+        """Return the warnings about the controller that is not there. On a slow machine, the other two may need longer
+        than UNREACHED_WARNING_S to reach each other, and say so as well.
+        """
+        fields = (record.__dict__["odradek_fields"] for record in caplog.records)
+        return [one for one in fields if one["peer_id"] == 3]
+
     async with running(one, two) as (first, _):
-        await until(lambda: first.connected and len(caplog.records) >= 2)
-    told = [record.__dict__["odradek_fields"] for record in caplog.records]
-    assert [(fields["peer_id"], fields["address"]) for fields in told] == [
-        (3, f"127.0.0.1:{ports[2]}")
-    ] * 2, "once by each of the two"
+        await until(lambda: first.connected and len(of_the_third()) >= 2)
+    told = of_the_third()
+    assert [fields["address"] for fields in told] == [f"127.0.0.1:{ports[2]}"] * 2, (
+        "once by each of the two"
+    )
     assert "111" in told[0]["error"]
 
 
@@ -135,7 +150,7 @@ async def test_a_certificate_that_does_not_name_the_voter_is_refused_both_ways(
                 "127.0.0.1", ports[0], ssl=client_context(stranger)
             )
             writer.write(wire.encode(hello("c", 2, 1, short=False)) + a_vote(7))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(WAIT_S_MAX):
                 while await reader.read(1000):
                     pass
         assert one.connected == []
@@ -189,7 +204,7 @@ async def test_strangers_and_damaged_frames_are_closed_and_deliver_nothing(
     async with running(settings_of(1, ports, tmp_path)) as (one,):
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
         writer.write(opening)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(WAIT_S_MAX):
             with contextlib.suppress(ConnectionError):
                 while await reader.read(1000):
                     pass
@@ -205,7 +220,7 @@ async def test_a_caller_who_says_nothing_is_closed_in_time(tmp_path: Path) -> No
         silent_tls, tls_writer = await asyncio.open_connection(
             "127.0.0.1", ports[0], ssl=client_context(authority.issue_controller(2))
         )
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(WAIT_S_MAX):
             for reader in (silent_tcp, silent_tls):
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
@@ -288,7 +303,7 @@ async def test_a_half_open_link_is_noticed_its_queue_is_bounded_and_dies_with_it
             for _ in range(100):  # 25 MiB
                 one.network.send_frame(2, frame)
             assert one.network.queued_bytes(2) <= (4 << 20) + len(frame)
-            await until(lambda: one.disconnected, 15.0)
+            await until(lambda: one.disconnected)
             assert one.network.queued_bytes(2) == 0
             two.messages.clear()
             blackhole.go_on()

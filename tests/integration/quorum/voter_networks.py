@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from odradek_metadata_quorum.network import wire
 from odradek_metadata_quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.network.wire import Message
 from odradek_metadata_quorum.settings import QuorumSettings
+
+WAIT_S_MAX: Final = 60.0  # so high that a slow machine does not exceed it
 
 
 class Recorded:
@@ -64,8 +66,8 @@ async def running(*settings: QuorumSettings) -> AsyncIterator[list[Recorded]]:
                 await recorded.network.close()
 
 
-async def until(condition: Callable[[], object], bound_s: float = 5.0) -> None:
-    async with asyncio.timeout(bound_s):
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S_MAX):
         while not condition():  # noqa: ASYNC110  conditions of other objects, no event to wait for
             await asyncio.sleep(0.005)
 
