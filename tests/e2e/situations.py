@@ -300,7 +300,7 @@ def _corrupt_segment(_: EmbeddedCluster) -> str:
         other.brokers[1].start()
         other.wait_ready()
         words = ("consume", "t", "--from-beginning", "--exit-at-end")
-        result = _run(other.bootstrap, *words, timeout_s=30)
+        result = _run(other.bootstrap, *words)
         return result.stderr + (other.data_dir / "broker-1.log").read_text()
 
 
@@ -317,9 +317,7 @@ def _cli_at(bootstrap: str, *words: str, stdin: str = "", fails: bool = False) -
     return done.stderr
 
 
-def _run(
-    bootstrap: str, *words: str, stdin: str = "", timeout_s: float = 60
-) -> subprocess.CompletedProcess[str]:
+def _run(bootstrap: str, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "odradek.cli.main", *words],
         input=stdin,
@@ -327,7 +325,7 @@ def _run(
         text=True,
         check=False,
         env=os.environ | {"ODRADEK_BOOTSTRAP": bootstrap, "COLUMNS": "1000"},
-        timeout=timeout_s,
+        timeout=60,
     )
 
 

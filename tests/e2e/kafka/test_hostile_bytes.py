@@ -25,6 +25,7 @@ from tests.unit.kafka.foreign_messages import every_version, foreign_bytes, some
 from tests.unit.kafka.test_frames import mutated
 
 GROWTH_BYTES_MAX = 64 << 20
+LATENCY_S_MAX = 15.0  # half of what one such request once cost
 
 
 class Victim:
@@ -75,7 +76,7 @@ def latency_s(victim: Victim) -> float:
 
 
 async def settled(victim: Victim, connections: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while victim.connections > connections:  # noqa: ASYNC110 - another process's state
             await asyncio.sleep(0.05)
 
@@ -109,7 +110,7 @@ async def test_mutated_requests(victim: Victim, frames: int) -> None:
     growth = victim.rss - before
     print(f"\n{sent} frames: RSS {growth / (1 << 20):+.1f} MiB")
     assert growth < GROWTH_BYTES_MAX
-    assert latency_s(victim) < 2
+    assert latency_s(victim) < LATENCY_S_MAX
 
 
 async def send_mutated(
@@ -140,7 +141,7 @@ async def test_large_frames_that_are_announced_and_never_come(victim: Victim) ->
     for _, writer in opened:
         writer.write(struct.pack(">i", 100 << 20) + bytes(10))
         await writer.drain()
-    assert latency_s(victim) < 2
+    assert latency_s(victim) < LATENCY_S_MAX
     assert victim.rss - before < GROWTH_BYTES_MAX
     for _, writer in opened:
         writer.close()
@@ -170,7 +171,7 @@ async def test_a_name_that_is_repeated_ten_thousand_times(victim: Victim) -> Non
         (size,) = struct.unpack(">i", await reader.readexactly(4))
     assert size < 1_000
     assert victim.rss - before < GROWTH_BYTES_MAX
-    assert latency_s(victim) < 2
+    assert latency_s(victim) < LATENCY_S_MAX
     writer.close()
 
 
@@ -195,7 +196,7 @@ async def test_answers_that_nobody_takes(victim: Victim) -> None:
             while not arrived_bytes(writer):  # noqa: ASYNC110 - the kernel's state
                 await asyncio.sleep(0.01)
     assert victim.rss - before < 2 * GROWTH_BYTES_MAX
-    assert latency_s(victim) < 2
+    assert latency_s(victim) < LATENCY_S_MAX
     for _, writer in slow:
         writer.transport.abort()
 
@@ -213,11 +214,11 @@ async def test_counts_that_promise_more_than_there_is(victim: Victim) -> None:
         reader, writer = await victim.connect()
         frame = struct.pack(">hhih", 3, 12, 1, -1) + b"\0" + claim
         writer.write(struct.pack(">i", len(frame)) + frame)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await reader.read() == b""
         writer.close()
     assert victim.rss - before < GROWTH_BYTES_MAX
-    assert latency_s(victim) < 2
+    assert latency_s(victim) < LATENCY_S_MAX
 
 
 @pytest.fixture
