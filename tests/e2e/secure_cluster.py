@@ -5,6 +5,7 @@ decide what they may do.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,11 @@ class SecureCluster(EmbeddedCluster):
         """Return a client that may do everything."""
         return Client(self.bootstrap, tls=self.tls("admin"))
 
-    def user(self, name: str, password: str) -> Client:
-        """Return a client that logs in as this user."""
+    def user(self, name: str, password: str, brokers: Iterable[int] = ()) -> Client:
+        """Return a client that logs in as this user at one of these brokers, or at any broker."""
         endpoints = [
-            f"127.0.0.1:{one.ready_line['ports']['GRPC_USERS']}" for one in self.brokers.values()
+            f"127.0.0.1:{self.brokers[broker_id].ready_line['ports']['GRPC_USERS']}"
+            for broker_id in brokers or self.brokers
         ]
         return Client(
             endpoints,
