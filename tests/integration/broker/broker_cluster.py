@@ -109,7 +109,7 @@ class BrokerProcess:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(READY_TIMEOUT_S):
             return await self.process.wait()
 
     @property
@@ -256,7 +256,7 @@ class BrokerCluster:
         assert state is not None
         return state.partitions[index]
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait for a condition on the controller's metadata."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110  # a poll of a foreign state
@@ -303,7 +303,7 @@ class BrokerCluster:
             )
         )
         found: list[bytes] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(READY_TIMEOUT_S):
             while True:
                 answer = await call.read()
                 assert answer is not grpc.aio.EOF

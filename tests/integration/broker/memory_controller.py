@@ -136,7 +136,7 @@ class MemoryController(ControllerServicer):
         raise AssertionError("the controller failed") from error
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait for a condition on other objects."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # bounded by the timeout

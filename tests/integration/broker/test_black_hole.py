@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.integration.broker.broker_cluster import BrokerCluster, BrokerProcess, batch
 from tests.integration.broker.flaky_link import FlakyLink
 
-DARKNESS_S = 6.0  # long enough for keepalive to give up, short of replica.lag.time.max.ms
+DARKNESS_S = 6.0  # long enough for keepalive to give up
+LAG_MS_MAX = 60_000  # the follower stays in the ISR all the time, on a slow machine, too
 RECOVERY_S_MAX = 15.0  # so high that a slow machine does not exceed it; usually 2 s
 
 
@@ -26,7 +27,10 @@ async def test_replication_recovers_after_a_black_hole(tmp_path: Path) -> None:
             directory=first.directory,
             cluster_id=cluster.cluster_id,
             controllers=cluster.controller.endpoint,
-            settings={"advertised.listeners": f"REPLICATION://127.0.0.1:{link.port}"},
+            settings={
+                "advertised.listeners": f"REPLICATION://127.0.0.1:{link.port}",
+                "replica.lag.time.max.ms": LAG_MS_MAX,
+            },
         )
         behind.ports = first.ports
         await behind.start()
@@ -41,9 +45,8 @@ async def test_replication_recovers_after_a_black_hole(tmp_path: Path) -> None:
         assert not done, "acknowledged without its follower"
         link.heal()
         began = time.monotonic()
-        result = await asyncio.wait_for(waiting, 10)
+        result = await asyncio.wait_for(waiting, RECOVERY_S_MAX)
         recovered_s = time.monotonic() - began
         print(f"recovered {recovered_s:.2f} s after the link healed")
         assert result.error_code == 0
-        assert recovered_s < RECOVERY_S_MAX
     await link.stop()

@@ -172,7 +172,7 @@ async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
         broker_id=BrokerId(1), controllers=client, on_change=lambda *_: (), on_refused=pytest.fail
     )
     task = asyncio.create_task(feed.run())
-    await until(lambda: feed.image.offset == controller.core.committed.offset, 5.0)
+    await until(lambda: feed.image.offset == controller.core.committed.offset)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await client.close()
@@ -282,10 +282,8 @@ async def test_answered_beats_renew_the_lease_and_a_stuck_loop_ends_it(
     await until(lambda: beating.lease.until_ms > boottime_ms())
     beating.tick.stop()  # as if the loop stood still
     beating.tick.at_ms = monotonic_ms() - LOOP_AGE_MAX_MS - 1
-    await asyncio.sleep(0.1)  # a beat that was under way may still be answered
-    renewed_to = beating.lease.until_ms
-    await asyncio.sleep(0.2)
-    assert beating.lease.until_ms == renewed_to
+    # A beat that was under way may still renew it.
+    await until(lambda: beating.lease.until_ms < boottime_ms())
     beating.threads.stop()
 
 
@@ -293,7 +291,7 @@ async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController)
     beating = _Beating(controller.port, await registered(controller) - 1)
     beating.tick.start()
     beating.threads.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await beating.stale.wait()
     assert beating.lease.until_ms == 0
     beating.threads.stop()
@@ -308,7 +306,7 @@ async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryContr
     beating = _Beating(controller.port, epoch)
     beating.tick.start()
     beating.threads.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await beating.stale.wait()
     assert beating.lease.until_ms == 0
     beating.threads.stop()

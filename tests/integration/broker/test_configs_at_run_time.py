@@ -12,7 +12,7 @@ import pytest
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as admin_grpc
-from tests.integration.broker.broker_cluster import BrokerCluster, batch
+from tests.integration.broker.broker_cluster import READY_TIMEOUT_S, BrokerCluster, batch
 
 TOPIC, BROKER = admin_pb.CONFIG_RESOURCE_TYPE_TOPIC, admin_pb.CONFIG_RESOURCE_TYPE_BROKER
 
@@ -37,7 +37,7 @@ async def test_a_limit_that_is_set_at_run_time_is_obeyed(
             )
         )
         assert answer.resources[0].error_code == 0, answer
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(READY_TIMEOUT_S):
             while (await cluster.produce("t", batch([b"x" * 2000]))).error_code == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         result = await cluster.produce("t", batch([b"x" * 2000]))

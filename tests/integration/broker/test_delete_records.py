@@ -12,7 +12,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as admin_grpc
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
-from tests.integration.broker.broker_cluster import BrokerCluster, batch
+from tests.integration.broker.broker_cluster import READY_TIMEOUT_S, BrokerCluster, batch
 
 
 async def delete(
@@ -30,7 +30,7 @@ async def delete(
 
 async def earliest(cluster: BrokerCluster) -> int:
     """Return the earliest offset, from the partition's leader."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(READY_TIMEOUT_S):
         while True:
             stub = cluster.broker_stub(cluster.partition("t").leader)
             answer = await stub.ListOffsets(

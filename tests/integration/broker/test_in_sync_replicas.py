@@ -11,6 +11,7 @@ from pathlib import Path
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from tests.integration.broker.broker_cluster import (
+    READY_TIMEOUT_S,
     BrokerCluster,
     batch,
     produce_request,
@@ -33,7 +34,7 @@ async def test_acks_all_is_refused_below_the_minimum_and_nothing_is_written(
         for broker_id in others:
             await cluster.brokers[broker_id].kill()
         await cluster.until(lambda: cluster.partition("t").isr == (leader,))
-        async with asyncio.timeout(5):  # the leader's image may lag a little behind
+        async with asyncio.timeout(READY_TIMEOUT_S):  # the leader's image may lag a little behind
             while True:
                 refused = await cluster.produce("t", _numbers(5, 5), timeout_ms=500)
                 if ErrorCode(refused.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS:
@@ -88,7 +89,7 @@ async def test_a_leader_that_slept_acknowledges_nothing_when_it_wakes(tmp_path: 
             assert elsewhere.error_code == 0
         finally:
             process.send_signal(signal.SIGCONT)
-        answer = await asyncio.wait_for(call.read(), 10)
+        answer = await asyncio.wait_for(call.read(), READY_TIMEOUT_S)
         assert isinstance(answer, pb.ProduceResponse)
         assert ErrorCode(answer.partitions[0].error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await cluster.until(lambda: leader in cluster.partition("t").isr)
@@ -119,7 +120,7 @@ async def test_a_deposed_leader_cuts_what_nobody_else_has(tmp_path: Path) -> Non
             assert waking is not None
             waking.send_signal(signal.SIGCONT)
         await cluster.until(lambda: cluster.partition("t").leader in others)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(READY_TIMEOUT_S):
             while True:
                 second = await cluster.produce("t", _numbers(5, 2), timeout_ms=1000)
                 if second.error_code == 0:

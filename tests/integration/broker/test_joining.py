@@ -91,7 +91,7 @@ class Rejoining:
         """Join the cluster; losses of the logs become known after the first registration."""
         following = asyncio.create_task(self.feed.run())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self.member.join(self._load, [])
         finally:
             self.member.stop()
@@ -100,7 +100,7 @@ class Rejoining:
             await self.client.close()
 
     def _load(self) -> LoadReport:
-        asyncio.run_coroutine_threadsafe(self._registered.wait(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._registered.wait(), self._loop).result(60)
         return LoadReport(
             partitions=1, scanned_bytes=0, cut_bytes=0, power_loss=(self.lost,), stray=()
         )

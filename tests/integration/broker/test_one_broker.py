@@ -30,6 +30,7 @@ from tests.unit.log.material import unreadable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one broker process for all of them
 _names = itertools.count(1)
+WAIT_S_MAX = 60.0  # so high that a slow machine does not exceed it
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -109,7 +110,7 @@ async def test_a_fetch_stream_waits_for_records_to_come(cluster: BrokerCluster, 
     )
     reading = asyncio.ensure_future(call.read())
     await cluster.produce(topic, _numbers(0, 5))
-    answer = await asyncio.wait_for(reading, 5)
+    answer = await asyncio.wait_for(reading, WAIT_S_MAX)
     assert record_values(answer.partitions[0].records) == list(range(5))
     assert answer.partitions[0].next_offset == 5
     assert answer.partitions[0].fetch_id == 9
@@ -132,11 +133,11 @@ async def test_a_fetch_stream_stops_when_the_credit_is_used_up(
     )
     got = 0
     while got < 2500:
-        answer = await asyncio.wait_for(call.read(), 5)
+        answer = await asyncio.wait_for(call.read(), WAIT_S_MAX)
         got += len(answer.partitions[0].records)
     assert got < 4000
     await call.write(pb.FetchRequest(credit_bytes=1_000))
-    answer = await asyncio.wait_for(call.read(), 5)
+    answer = await asyncio.wait_for(call.read(), WAIT_S_MAX)
     assert answer.partitions[0].records
     call.cancel()
 
@@ -144,20 +145,38 @@ async def test_a_fetch_stream_stops_when_the_credit_is_used_up(
 async def test_a_bounded_fetch_waits_for_the_bytes_it_wants(
     cluster: BrokerCluster, topic: str
 ) -> None:
+    both = _numbers(0, 5), _numbers(5, 5)
     call = cluster.broker_stub(1).Fetch()
-    await call.write(
-        pb.FetchRequest(
-            settings=pb.FetchSettings(bytes_min=1_000_000, wait_ms_max=300),
-            credit_bytes=1 << 22,
-            add=[pb.FetchPartition(topic=topic, offset=0, end_offset=-1, current_leader_epoch=-1)],
-        )
-    )
-    await cluster.produce(topic, _numbers(0, 5))
-    await cluster.produce(topic, _numbers(5, 5))
-    answer = await asyncio.wait_for(call.read(), 5)
-    got = b"".join(one.records for one in answer.partitions)
-    assert record_values(got) == list(range(10))
+    await call.write(_bounded_fetch(topic, bytes_min=len(both[0]) + 1, wait_ms_max=600_000))
+    reading = asyncio.ensure_future(call.read())
+    for records in both:
+        await cluster.produce(topic, records)
+    answer = await asyncio.wait_for(reading, WAIT_S_MAX)
+    assert record_values(_records(answer)) == list(range(10))
     call.cancel()
+
+
+async def test_a_bounded_fetch_ends_without_the_bytes_it_wants(
+    cluster: BrokerCluster, topic: str
+) -> None:
+    await cluster.produce(topic, _numbers(0, 5))
+    call = cluster.broker_stub(1).Fetch()
+    await call.write(_bounded_fetch(topic, bytes_min=1_000_000, wait_ms_max=300))
+    answer = await asyncio.wait_for(call.read(), WAIT_S_MAX)
+    assert record_values(_records(answer)) == list(range(5))
+    call.cancel()
+
+
+def _bounded_fetch(topic: str, *, bytes_min: int, wait_ms_max: int) -> pb.FetchRequest:
+    return pb.FetchRequest(
+        settings=pb.FetchSettings(bytes_min=bytes_min, wait_ms_max=wait_ms_max),
+        credit_bytes=1 << 22,
+        add=[pb.FetchPartition(topic=topic, offset=0, end_offset=-1, current_leader_epoch=-1)],
+    )
+
+
+def _records(answer: Any) -> bytes:
+    return b"".join(one.records for one in answer.partitions)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +274,7 @@ async def test_deleted_records_are_out_of_range(cluster: BrokerCluster, topic: s
             add=[pb.FetchPartition(topic=topic, offset=2, end_offset=-1, current_leader_epoch=-1)],
         )
     )
-    told = await asyncio.wait_for(call.read(), 5)
+    told = await asyncio.wait_for(call.read(), WAIT_S_MAX)
     assert ErrorCode(told.partitions[0].error_code) is ErrorCode.OFFSET_OUT_OF_RANGE
     call.cancel()
 

@@ -52,12 +52,12 @@ time.sleep(1_000)
 """
 
 
-def child(main: str) -> subprocess.Popen[bytes]:
+def child(main: str, *, orphan_s_max: float = ORPHAN_S_MAX) -> subprocess.Popen[bytes]:
     """Start a process that is busy and does not stop by itself.
 
     Its standard input ends when its parent ends.
     """
-    code = _CHILD.format(main=main, orphan_s_max=ORPHAN_S_MAX)
+    code = _CHILD.format(main=main, orphan_s_max=orphan_s_max)
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
@@ -81,7 +81,8 @@ def test_an_orphan_that_does_not_stop_is_ended_and_says_where_it_was(main: str) 
 
 
 def test_an_orphan_that_stops_by_itself_is_left_alone() -> None:
-    with child("waits") as process:
+    # On a slow machine, a process may need longer than ORPHAN_S_MAX to end by itself.
+    with child("waits", orphan_s_max=2 * GONE_S_MAX) as process:
         _, told = process.communicate(timeout=GONE_S_MAX)  # closes standard input
     assert process.returncode == 0, told
 
