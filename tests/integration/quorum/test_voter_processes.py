@@ -65,9 +65,11 @@ def test_sigterm_hands_leadership_over_before_the_process_goes(tmp_path: Path) -
     elections = {
         "election_timeout_min_ms": ELECTION_S_MIN * 1000,
         "election_timeout_max_ms": ELECTION_S_MIN * 1000 + 1000,
+        "lost_leader_timeout_min_ms": ELECTION_S_MIN * 1000,
+        "lost_leader_timeout_max_ms": ELECTION_S_MIN * 1000 + 1000,
         "leader_fallback_ms": ELECTION_S_MIN * 1000,
     }
-    with VoterCluster(tmp_path, **elections) as cluster:
+    with VoterCluster(tmp_path, timers=elections) as cluster:
         trickle_everywhere(cluster)
         wait_for_more_acks(cluster, 50)
         leader = cluster.leader()

@@ -109,7 +109,7 @@ class VoterCluster:
         process = self._processes.pop(node_id)
         process.send_signal(signal.SIGTERM)
         try:
-            return process.wait(10)
+            return process.wait(60)
         finally:
             process.kill()
             process.wait()

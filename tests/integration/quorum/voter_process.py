@@ -23,7 +23,7 @@ import uvloop
 
 from odradek_metadata_quorum.errors import NotLeader, OutcomeUnknown
 from odradek_metadata_quorum.raft.quorum import Quorum
-from odradek_metadata_quorum.settings import QuorumSettings, QuorumTls
+from odradek_metadata_quorum.settings import QuorumSettings, QuorumTimers, QuorumTls
 
 
 def say(**event: object) -> None:
@@ -70,6 +70,7 @@ class Voter:
                 tls=None if tls is None else QuorumTls(**{k: Path(v) for k, v in tls.items()}),
                 snapshot_interval_entries=document.get("snapshot_interval_entries", 20_000),
                 snapshot_entries_min=document.get("snapshot_entries_min", 20_000),
+                timers=QuorumTimers(**document.get("timers", {})),
             ),
             self._history,
         )
