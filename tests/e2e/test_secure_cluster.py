@@ -383,7 +383,7 @@ async def test_a_kafka_client_logs_in_over_tls(
         "sasl.mechanism": mechanism,
         "sasl.username": name,
         "sasl.password": PASSWORD,
-        "message.timeout.ms": 10_000,
+        "message.timeout.ms": 45_000,
     }
 
     if mechanism == "OAUTHBEARER":
@@ -394,7 +394,7 @@ async def test_a_kafka_client_logs_in_over_tls(
     def produce_one() -> Any:
         producer = ck.Producer(config)
         producer.produce(topic, b"x", on_delivery=lambda e, _: outcomes.append(e and e.code()))
-        assert producer.flush(15) == 0
+        assert producer.flush(60) == 0
         return outcomes.pop()
 
     assert produce_one() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED

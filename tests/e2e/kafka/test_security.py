@@ -38,7 +38,7 @@ def login(guarded_ports: dict[str, int]) -> Login:
             "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": password,
-            "message.timeout.ms": 8000,
+            "message.timeout.ms": 45_000,
         }
 
     return config

@@ -13,7 +13,7 @@ from confluent_kafka import admin
 
 from odradek.embedded import EmbeddedCluster
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0  # so high that a slow machine does not exceed it
 
 
 def create(cluster: EmbeddedCluster, topic: str, partitions: int) -> admin.AdminClient:
