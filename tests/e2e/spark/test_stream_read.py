@@ -225,7 +225,7 @@ def _rows(query: StreamingQuery) -> list[int]:
     return [p.numInputRows for p in query.recentProgress if p.numInputRows]
 
 
-def _until(query: StreamingQuery, condition: Callable[[], bool], *, timeout_s: int = 60) -> None:
+def _until(query: StreamingQuery, condition: Callable[[], bool], *, timeout_s: int = 300) -> None:
     for _ in range(timeout_s * 5):
         if condition() or query.awaitTermination(0.2):
             break
