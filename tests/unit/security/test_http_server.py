@@ -107,24 +107,23 @@ async def test_a_server_that_stops_waits_for_no_connection_at_rest(
     writer.transport.abort()
 
 
-@pytest.mark.parametrize("has_tls", [True, False])
+@pytest.mark.parametrize("says_nothing_in", ["handshake", "head after TLS", "head"])
 async def test_who_says_nothing_is_closed(
-    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, says_nothing_in: str
 ) -> None:
-    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
-    monkeypatch.setattr(http_server, "HANDSHAKE_S_MAX", 0.2)
-    async with serving(authority if has_tls else None, "none") as port:
-        contexts = [None, context(authority)] if has_tls else [None]
-        for tls in contexts:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-            if tls is not None or not has_tls:
-                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-            async with asyncio.timeout(CLOSED_S):
-                with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-            writer.close()
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                await writer.wait_closed()
+    limit = "HANDSHAKE_S_MAX" if says_nothing_in == "handshake" else "HEAD_S_MAX"
+    monkeypatch.setattr(http_server, limit, 0.2)
+    async with serving(None if says_nothing_in == "head" else authority, "none") as port:
+        tls = context(authority) if says_nothing_in == "head after TLS" else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        if says_nothing_in != "handshake":
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        async with asyncio.timeout(CLOSED_S):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
 
 
 @pytest.mark.parametrize(
@@ -176,11 +175,13 @@ async def test_a_header_without_end_is_not_taken_for_ever() -> None:
 async def test_a_later_request_has_no_more_time_for_its_head_than_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
     async with serving(None, "none") as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"ANONYMOUS")
+        monkeypatch.setattr(
+            http_server, "HEAD_S_MAX", 0.2
+        )  # the first request has as long as usual
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
         async with asyncio.timeout(CLOSED_S):
             with contextlib.suppress(ConnectionError):
@@ -261,13 +262,18 @@ async def test_probes_are_answered_however_many_connections_there_are() -> None:
             assert told.status_code == status, path
 
 
-async def test_who_has_asked_may_rest(
-    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.05)
-    async with serving(None, "none") as port, httpx.AsyncClient() as http:
+async def test_who_has_asked_may_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(None, "none") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(3):
-            assert (await http.get(f"http://127.0.0.1:{port}/")).text == "User:ANONYMOUS"
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"ANONYMOUS")
+            # The first request has as long as usual. Later ones arrive at once, after a rest of twice the limit.
+            monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.05)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await reader.read()
+        writer.close()
 
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
