@@ -20,7 +20,7 @@ from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.unit.kafka import fake_broker
-from tests.unit.kafka.wire_client import eventually, listening
+from tests.unit.kafka.wire_client import WAIT_S_MAX, eventually, listening
 
 PRODUCE_3 = (
     struct.pack(">hhi", -1, 1, 1000)  # no transactional id, acks, timeout
@@ -245,7 +245,7 @@ async def test_connections_are_bounded_by_address_and_in_all() -> None:
             await client.receive()
         await first.close()
         fourth = None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S_MAX):
             while fourth is None:
                 candidate = await server.connect()
                 candidate.send(ApiKey.API_VERSIONS, 3)
@@ -259,12 +259,12 @@ async def test_connections_are_bounded_by_address_and_in_all() -> None:
 async def test_who_sends_nothing_is_closed_and_who_stops_within_a_frame_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_times, "FIRST_FRAME_MS_MAX", 50)
-    monkeypatch.setattr(connection_times, "STALLED_FRAME_MS_MAX", 50)
     async with listening() as server:
         silent, stalled = await server.connect(), await server.connect()
         stalled.send(ApiKey.API_VERSIONS, 3)
         await stalled.receive()
+        monkeypatch.setattr(connection_times, "FIRST_FRAME_MS_MAX", 50)
+        monkeypatch.setattr(connection_times, "STALLED_FRAME_MS_MAX", 50)
         stalled.writer.write(struct.pack(">i", 1000) + b"half")
         assert await silent.is_closed()
         assert await stalled.is_closed()
@@ -280,7 +280,7 @@ async def test_who_does_not_take_its_answers_is_not_served_and_then_closed(
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(20):
             client.send(ApiKey.FETCH, 12, fetch_12(0))
-        await eventually(lambda: not server.listeners.connection_count, 10)
+        await eventually(lambda: not server.listeners.connection_count)
         assert len(server.partitions.fetched) < 20
 
 

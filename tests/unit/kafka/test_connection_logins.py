@@ -70,6 +70,12 @@ class TestLogin:
             scram.set_server_final(bytes(told.auth_bytes).decode())
         return told
 
+    @staticmethod
+    async def checked() -> None:
+        """Wait until the listener has checked its connections several times."""
+        end_ms = monotonic_ms() + 100
+        await eventually(lambda: monotonic_ms() > end_ms)
+
     async def test_scram(self) -> None:
         async with self.serving() as server:
             client = await server.connect()
@@ -177,17 +183,20 @@ class TestLogin:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kafka_listener, "_CHECK_INTERVAL_S", 0.01)
-        monkeypatch.setattr(connection_times, "FIRST_FRAME_MS_MAX", 500)
+        loop = asyncio.get_running_loop()
+        real_s, ahead_s = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: real_s() + ahead_s)
+        limit_s = connection_times.FIRST_FRAME_MS_MAX / 1000 + 1
         async with self.serving() as server:
             client = await server.connect()
             await self.log_in(client)
-            long_ago_ms = monotonic_ms() + 501
-            await eventually(lambda: monotonic_ms() > long_ago_ms)
+            ahead_s += limit_s
+            await self.checked()
             assert await self.handshake(client, "SCRAM-SHA-256") == 0
-            looked_ms = monotonic_ms() + 100  # the listener has looked at it several times since
-            await eventually(lambda: monotonic_ms() > looked_ms)
+            await self.checked()
             assert (await self.log_in(client)).error_code == 0
             assert await self.handshake(client, "SCRAM-SHA-256") == 0
+            ahead_s += limit_s
             assert await client.is_closed(), "nor has it longer"
 
     async def test_a_login_that_has_run_out_must_be_renewed(self) -> None:

@@ -53,7 +53,7 @@ async def ask(
         message = handler.decode(version, memoryview(encode_message(message, version)))
     reply = handler.handle(fake_broker.request(served, key, version, message))
     if inspect.isawaitable(reply):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             reply = await reply
     if isinstance(reply, Encoded):
         body = b"".join(bytes(one) for one in reply.buffers)

@@ -20,6 +20,8 @@ from odradek_runtime.tls import TlsFiles
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.requests_to_everything import message_of
 
+WAIT_S_MAX = 30.0
+
 
 class WireClient:
     """One connection that sends and receives raw frames."""
@@ -45,14 +47,14 @@ class WireClient:
 
     async def receive(self) -> tuple[int, bytes]:
         """Return the next response: its correlation id, and the bytes after it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S_MAX):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             content = await self.reader.readexactly(size)
         return struct.unpack(">i", content[:4])[0], content[4:]
 
     async def is_closed(self) -> bool:
         """Wait until the broker closes the connection; return whether it does."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S_MAX):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionResetError:
@@ -114,7 +116,7 @@ async def listening(
         endpoint.close()
 
 
-async def eventually(condition: Any, timeout_s: float = 5.0) -> None:
+async def eventually(condition: Any, timeout_s: float = WAIT_S_MAX) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - it is the condition of somebody else's state
