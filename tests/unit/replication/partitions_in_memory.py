@@ -104,7 +104,7 @@ class PartitionsInMemory:
 
     async def written(self, count: int) -> None:
         """Wait until `produce` was called this many times."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(self.writes) < count:
                 self._has_written.clear()
                 await self._has_written.wait()

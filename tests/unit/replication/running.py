@@ -18,7 +18,7 @@ from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from tests.unit.replication.partitions_in_memory import EPOCH, PartitionsInMemory
 
 T = TypeVar("T")
-WAIT_S = 5
+WAIT_S = 30
 SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere:1")
 
 

@@ -41,6 +41,7 @@ class TallyKind:
 
     failures: int = 0  # how many ticks fail
     has_failed: asyncio.Event = field(default_factory=asyncio.Event)
+    failed_at_s: float = 0.0  # of the last of these ticks, on the event loop's clock
     made: list[Tally] = field(default_factory=list)
     obeyed: list[tuple[int, int, str]] = field(default_factory=list)
     lives_closed: list[tuple[int, int]] = field(default_factory=list)
@@ -71,6 +72,7 @@ class TallyKind:
             self.failures -= 1
             if not self.failures:
                 self.has_failed.set()
+                self.failed_at_s = asyncio.get_running_loop().time()
             raise AssertionError("a bug")
         return NOTHING
 

@@ -87,7 +87,7 @@ async def test_a_shard_that_went_while_it_was_loaded_stays_away(
     partitions.before_read = resign
     host.on_leader(OFFSETS_TOPIC, SECOND, EPOCH)
     hosted = host._hosted[SECOND]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await first_ticks.wait()
         for _ in range(10):
             await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def test_a_timer_that_fails_costs_one_load(
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
     assert await ask(host, FIRST, add("a")) == 1
     kind.failures = 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await kind.has_failed.wait()
     assert await ask(host, FIRST, add("b")) == 2
     assert len(kind.made) == 2
@@ -139,13 +139,11 @@ async def test_a_shard_that_breaks_again_waits_before_it_is_loaded(
 ) -> None:
     kind.failures = 2
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await kind.has_failed.wait()
-    broken_at_s = loop.time()
     assert host.is_loading()
     assert await ask(host, FIRST, add("a")) == 1
-    assert loop.time() - broken_at_s >= 0.39
+    assert asyncio.get_running_loop().time() - kind.failed_at_s >= 0.39
 
 
 async def test_after_a_calm_time_a_shard_is_loaded_at_once(
@@ -154,7 +152,7 @@ async def test_after_a_calm_time_a_shard_is_loaded_at_once(
     monkeypatch.setattr(coordinator_host, "_CALM_S", -1.0)
     kind.failures = 20  # would wait for over a minute
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await kind.has_failed.wait()
     assert await ask(host, FIRST, add("a")) == 1
 

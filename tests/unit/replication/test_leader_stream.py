@@ -22,6 +22,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 
+WAIT_S_MAX = 30.0
 SESSION = FollowerSession(broker_id=BrokerId(2), broker_epoch=BrokerEpoch(1), session_id=1)
 
 
@@ -122,7 +123,7 @@ def _stream(
 
 
 async def _next(stream: LeaderStream) -> Sequence[pb.LeaderMessage]:
-    data = await asyncio.wait_for(stream.next_message(), 2)
+    data = await asyncio.wait_for(stream.next_message(), WAIT_S_MAX)
     return list(pb.ReplicateResponse.FromString(data).messages)
 
 
@@ -161,7 +162,9 @@ async def test_it_stops_where_the_credit_ends_and_goes_on_with_more() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     stream.add_credit(1)
-    message = pb.ReplicateResponse.FromString(await asyncio.wait_for(waiting, 2)).messages[0]
+    message = pb.ReplicateResponse.FromString(await asyncio.wait_for(waiting, WAIT_S_MAX)).messages[
+        0
+    ]
     assert message.data.base_offset == 5
 
 
