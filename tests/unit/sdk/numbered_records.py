@@ -38,7 +38,7 @@ async def read(consumer: Consumer, count: int, **arguments: int) -> list[Consume
 
 async def until(is_so: Callable[[], object]) -> None:
     """Let other tasks run until the condition is true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             if is_so():
                 return

@@ -18,7 +18,7 @@ from odradek.errors import (
     SerializationFailed,
 )
 from odradek.testing import MemoryCluster
-from tests.unit.sdk.numbered_records import fill, numbers, read
+from tests.unit.sdk.numbered_records import fill, numbers, read, until
 
 T0 = TopicPartition("t", 0)
 
@@ -312,10 +312,25 @@ async def test_closing_wakes_one_who_waits(cluster: MemoryCluster, client: Clien
     cluster.create_topic("t")
     consumer = client.consumer("t")
     waiting = asyncio.create_task(consumer.getmany())
-    await asyncio.sleep(0.05)
+    await until(lambda: "Fetch" in cluster.requests)
     await consumer.close()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
+
+
+async def test_closing_wakes_one_who_waits_for_the_metadata_of_the_topic(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.create_topic("t")
+    cluster.frozen.update((1, 2, 3))
+    consumer = client.consumer("t")
+    waiting = asyncio.create_task(consumer.getmany())
+    await until(lambda: "Metadata" in cluster.requests)
+    await consumer.close()
+    for broker in (1, 2, 3):
+        cluster.thaw(broker)
+    with pytest.raises(ClientClosed):
+        await asyncio.wait_for(waiting, 30)
 
 
 @pytest.mark.parametrize(
@@ -341,10 +356,10 @@ async def test_closing_the_client_first_wakes_the_reader(cluster: MemoryCluster)
     client = cluster.client()
     consumer = client.consumer("t")
     waiting = asyncio.create_task(consumer.getmany())
-    await asyncio.sleep(0.05)
+    await until(lambda: "Fetch" in cluster.requests)
     await client.close()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
     await consumer.close()
 
 

@@ -220,8 +220,9 @@ class Fetcher:
             self._handle = asyncio.get_running_loop().call_soon(self._plan)
 
     async def arrival(self) -> None:
-        """Wait until records, an error or a position arrive."""
-        await self._arrival.wait()
+        """Wait until records, an error or a position arrive. After `close`, return at once."""
+        if not self._is_closed:
+            await self._arrival.wait()
 
     def return_credit(self) -> None:
         """Grant each broker the bytes that were read or dropped, once they are an eighth of its stream's window."""
