@@ -132,7 +132,7 @@ async def test_a_send_with_little_time_names_the_topic_and_the_cause(is_created:
     cluster.create_topic("orders")
     async with (
         cluster.client() as client,
-        client.producer(max_block_ms=500, allow_auto_create_topics=is_created) as producer,
+        client.producer(max_block_ms=2_500, allow_auto_create_topics=is_created) as producer,
     ):
         await client.connect(30)
         with pytest.raises(UnknownTopic, match="did you mean 'orders'") as raised:

@@ -108,7 +108,7 @@ async def test_futures_are_awaitable_in_all_the_usual_ways(
             futures[0].result()
         gathered = await asyncio.gather(*futures)
         assert [m.offset for m in gathered] == [0, 1, 2]
-        assert (await asyncio.wait_for(futures[1], 1)).offset == 1
+        assert (await asyncio.wait_for(futures[1], 30)).offset == 1
         futures[2].add_done_callback(lambda future: called.append(future.result().offset))
         await asyncio.sleep(0)
     assert called == [0, 2]
@@ -151,6 +151,9 @@ async def test_a_buffer_that_stays_full_is_an_error_that_tells_why(
     cluster.create_topic("t")
     cluster.fail_next("produce", "t", 0, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 1_000)
     producer = client.producer(buffer_bytes_max=1_000, max_block_ms=200)
+    await producer.send("t", b"x")
+    accumulator = producer._accumulator
+    await until(lambda: any(batch.last_error for batch in accumulator.pending_batches()))
     with pytest.raises(BufferFull, match=r"min\.insync\.replicas"):
         await producer.send_many("t", [b"x" * 100] * 100)
     await producer.close(0)
@@ -164,7 +167,7 @@ async def test_who_waits_for_a_batch_is_woken_though_another_one_was_opened_mean
         await producer.send_and_wait("t", b"first")
         cluster.frozen.add(1)
         await producer.send("t", b"waited for")
-        flushing = asyncio.create_task(producer.flush(10))
+        flushing = asyncio.create_task(producer.flush(60))
         sender, accumulator = producer._sender, producer._accumulator
         await until(lambda: any(batch.attempt for batch in accumulator.pending_batches()))
         (sent,) = accumulator.pending_batches()
@@ -173,7 +176,7 @@ async def test_who_waits_for_a_batch_is_woken_though_another_one_was_opened_mean
             sent, 1, ErrorCode.NONE, "", base_offset=1, log_append_time_ms=-1, now_ms=0, draw=0
         )
         sender._signal_progress()
-        await asyncio.wait_for(flushing, 1)
+        await asyncio.wait_for(flushing, 30)
         cluster.thaw(1)
 
 
@@ -190,7 +193,7 @@ async def test_close_and_flush_are_bounded_with_all_brokers_dead(
     with pytest.raises(FlushTimedOut, match="1 records in 1 batches"):
         await producer.flush(0.2)
     await producer.close(0.2)
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 30
     with pytest.raises(ClientClosed, match="still unacknowledged"):
         await future
     with pytest.raises(ClientClosed):
@@ -283,6 +286,7 @@ async def test_a_partition_that_does_not_exist_is_named_with_how_many_there_are(
     async with client.producer() as producer:
         with pytest.raises(UnknownTopic, match="'t' has 2 partitions, but no partition 2"):
             await producer.send("t", b"x", partition=2)
+        monkeypatch.setattr("odradek.cluster.cluster.UNKNOWN_TOPIC_S_MAX", 30)
         cluster.add_partitions("t", 1)
         assert (await producer.send_and_wait("t", b"x", partition=2)).partition == 2
 
@@ -293,11 +297,11 @@ async def test_no_broker_is_an_error_that_names_those_tried() -> None:
         cluster.kill(broker)
     async with cluster.client() as client:
         with pytest.raises(BrokersUnavailable, match="refused") as caught:
-            await client.connect(0.3)
+            await client.connect(1.5)
         assert sorted(caught.value.tried) == ["memory-1:9090", "memory-2:9090"]
         assert caught.value.last_error is not None
         with pytest.raises(BrokersUnavailable, match=r"memory-1:9090.*refused"):
-            await client.producer(max_block_ms=300).send("t", b"x")
+            await client.producer(max_block_ms=1_500).send("t", b"x")
 
 
 async def test_an_advertised_name_that_does_not_resolve_is_named_with_its_broker() -> None:
@@ -305,7 +309,7 @@ async def test_an_advertised_name_that_does_not_resolve_is_named_with_its_broker
     cluster.create_topic("t", 2)
     cluster.endpoints[2] = "broker-2.invalid:9090"
     async with Client("memory-1:9090", transport=cluster.transport()) as client:
-        async with client.producer(delivery_timeout_ms=300) as producer:
+        async with client.producer(delivery_timeout_ms=1_500) as producer:
             with pytest.raises(DeliveryTimedOut) as caught:
                 await producer.send_and_wait("t", b"x", partition=1)
         assert "broker 2 advertises the name 'broker-2.invalid:9090'" in str(caught.value)
