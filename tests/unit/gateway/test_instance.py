@@ -202,6 +202,8 @@ async def test_what_waits_for_more_is_not_handed_out_and_so_not_committed(
         records = await reading
         assert [one.offset for one in records] == [0, 1, 2]
         await producer.send_and_wait("later", b"few", partition=0)
+        while not held_bytes(consumer):
+            await consumer._fetcher.arrival()
         few = await consumer_records._read(instance, consumer, request, 50, 1 << 30)
         assert [one.value for one in few] == [b"few"], "time was up: what is there"
         leaving = asyncio.create_task(

@@ -91,7 +91,7 @@ def fuzz(cases: int, seed: int) -> Findings:
     blocks = sys.getallocatedblocks()
     for number in range(cases):
         batch = _mutated(draw, seeds)
-        started_ns = time.perf_counter_ns()
+        started_ns = time.thread_time_ns()
         try:
             _decode_every_way(batch)
             findings.decoded += 1
@@ -101,7 +101,7 @@ def fuzz(cases: int, seed: int) -> Findings:
             findings.problems.append(f"case {number}: {error!r} from {batch.hex()}")
         if number % COMPARED_EVERY == 1 and not _requests_agree(draw, batch):
             findings.problems.append(f"case {number}: C and Python differ on a request")
-        took_ns = time.perf_counter_ns() - started_ns
+        took_ns = time.thread_time_ns() - started_ns
         findings.slowest_ns = max(findings.slowest_ns, took_ns)
         if took_ns > CASE_NS_MAX:
             findings.problems.append(f"case {number}: {took_ns} ns for {batch.hex()}")
