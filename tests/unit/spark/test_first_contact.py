@@ -66,12 +66,12 @@ def link_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) ->
 
             link.cluster.transport.open = refuse  # type: ignore[method-assign]
             link.cluster.transport.call = refuse  # type: ignore[method-assign]
+            monkeypatch.setattr(process_link, "REACH_S_MAX", 0.3)
         links.append(link)
         for module in (topic_offsets, delivery, staged_delivery):
             monkeypatch.setattr(module, "link_to", lambda connection: link)
         return link
 
-    monkeypatch.setattr(process_link, "REACH_S_MAX", 0.3)
     yield make
     for link in links:
         link.close()
