@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,10 +13,12 @@ from typer.testing import CliRunner
 from odradek import sync
 from odradek.cli import connection, consume
 from odradek.cli.main import app
+from odradek.cli.output import Progress
+from odradek.cluster.methods import LIST_OFFSETS
 from odradek.consumer.consumer import Consumer
 from odradek.partitions import TopicPartition
 from odradek.testing import MemoryCluster
-from tests.unit.sdk.test_record_commands import WatchedProgress
+from odradek.testing.memory_cluster import MemoryTransport
 
 
 @pytest.fixture
@@ -44,6 +47,14 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(app, ["consume", "in", *words])
 
 
+class WatchedProgress(Progress):
+    """The progress of a command that a user watches at a terminal."""
+
+    def __init__(self, what: str, *, is_seen: bool) -> None:
+        super().__init__(what, is_seen=is_seen)
+        self.is_watched = True
+
+
 def watched(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None]) -> None:
     """Make the command print as if a user watched it, and call `act` with each of its messages."""
     monkeypatch.setattr(consume, "PATIENCE_S", 0.01)
@@ -58,6 +69,37 @@ def test_an_offset_beyond_the_end_is_told(client: sync.Client) -> None:
     assert result.stderr == (
         "odradek: offset 999999999 is beyond the end: the end of in-0 is 2, the end of in-1 is 1\n"
     )
+
+
+def test_a_user_at_a_terminal_is_told_that_new_records_are_waited_for(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told only when the command knows where it starts, or records that the user writes then would be skipped."""
+    said: list[str] = []
+    looks: list[bool] = []
+    reason, call = consume._Waits.reason, MemoryTransport.call
+
+    def looked(waits: consume._Waits) -> str:
+        looks.append(True)
+        return reason(waits)
+
+    async def call_slowly(
+        transport: MemoryTransport, endpoint: str, method: Any, *rest: Any, **named: Any
+    ) -> Any:
+        while method is LIST_OFFSETS and len(looks) < 3:  # noqa: ASYNC110 - the command sets no event
+            await asyncio.sleep(0.001)
+        return await call(transport, endpoint, method, *rest, **named)
+
+    def write(text: str) -> None:
+        said.append(text)
+        produce(client, (0, b"new", 1))
+
+    monkeypatch.setattr(consume._Waits, "reason", looked)
+    monkeypatch.setattr(MemoryTransport, "call", call_slowly)
+    watched(monkeypatch, write)
+    result = run("--count", "1")
+    assert (result.exit_code, result.stdout) == (0, "new\n")
+    assert said == ["odradek: waiting for new records of in"]
 
 
 def test_few_of_many_ends_are_named() -> None:

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from odradek import Client, sync
 from odradek.cli import connection, consume
 from odradek.cli.main import app
-from odradek.cli.output import Progress
 from odradek.cli.record_format import InvalidRecord, json_renderer, record_of
 from odradek.consumer.consumer_record import DeserializedRecord
 from odradek.partitions import TopicPartition
@@ -460,35 +459,6 @@ async def test_a_producer_names_a_partition_without_a_leader() -> None:
         await until(lambda: producer.explain_waiting() == expected)
         cluster.start(leader)
         await sent
-
-
-def test_a_user_at_a_terminal_is_told_that_new_records_are_waited_for(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consume, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(consume, "Progress", WatchedProgress)
-    said = []
-
-    def write(text: str, *, is_error: bool) -> None:
-        said.append(text)
-        with (
-            sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
-            client.producer() as producer,
-        ):
-            producer.send("in", b"new")
-
-    monkeypatch.setattr(consume, "say", write)
-    result = run("consume", "in", "--count", "1")
-    assert (result.exit_code, result.stdout) == (0, "new\n")
-    assert said == ["odradek: waiting for new records of in"]
-
-
-class WatchedProgress(Progress):
-    """The progress of a command that a user watches at a terminal."""
-
-    def __init__(self, what: str, *, is_seen: bool) -> None:
-        super().__init__(what, is_seen=is_seen)
-        self.is_watched = True
 
 
 def test_commands_ask_for_an_unknown_topic_less_long_than_programs() -> None:

@@ -447,7 +447,9 @@ class _Waits:
             return ""
         if self.beyond:
             return f"waiting for offset {self._offset_beyond()}: {named_ends(self.beyond)}"
-        if self.partitions is None:
+        # Before it is known where to start, the command would skip records that the user writes now.
+        read = self.consumer
+        if self.partitions is None and read and 0 < len(read.assignment()) == len(read.positions()):
             return f"waiting for new records of {', '.join(self._topics)}"
         return ""
 
