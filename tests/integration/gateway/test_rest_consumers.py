@@ -194,7 +194,7 @@ def test_a_gateway_that_hangs_loses_its_instance_and_serves_on_when_it_resumes(
                 assert time.monotonic() < deadline_s, f"only {len(values)} of 40 records came"
                 with contextlib.suppress(httpx.ReadTimeout):
                     told = gateways[1].get(
-                        f"{base}/records?timeout=500", headers=ACCEPT_JSON, timeout=4
+                        f"{base}/records?timeout=500", headers=ACCEPT_JSON, timeout=8
                     )
                     assert told.status_code == 200, told.text
                     values += [record["value"]["n"] for record in told.json()]

@@ -256,5 +256,21 @@ def test_the_connection_is_configured_by_a_file_the_environment_or_options(
     assert "User" not in cli.run(
         *config, "--user", "root", "topic", "list", "--bootstrap", cli.guarded, status=1
     )
+    file.write_text("security.protocol=PLAINTEXT\n")
+    asked = cli.run(*config, "--user", "dave", "topic", "list", bootstrap=cli.guarded, status=2)
+    assert "no password: set ODRADEK_SASL_PASSWORD" in asked, "it does not forget the user"
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    login = (*config, "--password-file", str(secret))
+    cli.run(*login, "--user", "dave", "topic", "list", bootstrap=cli.guarded)
+    cli.run(*login, "topic", "list", bootstrap=cli.guarded, ODRADEK_SASL_USERNAME="dave")
+    assert "needs a user: add --user NAME" in cli.run(*login, "topic", "list", status=2)
+    assert "commands log in with --user NAME" in cli.run(
+        *config, "topic", "list", bootstrap=cli.guarded, status=1
+    )
+    file.write_text("security.protocol=PLAINTEXT\nsasl.username=dave\n")
+    assert "set security.protocol to SASL_PLAINTEXT, or remove sasl.username" in cli.run(
+        *config, "topic", "list", status=2
+    )
     file.write_text("sasl.user=dave\n")
     assert "did you mean sasl.username" in cli.run(*config, "topic", "list", status=2)

@@ -10,7 +10,7 @@ import pytest
 from odradek import errors
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.endpoints import parse_bootstrap
-from odradek.cluster.grpc_transport import translated
+from odradek.cluster.grpc_errors import translated
 from odradek.cluster.methods import WATCH_METADATA
 from odradek.consumer.options import ConsumerOptions
 from odradek.errors import InvalidConfig, OdradekError, WrongListener, error_of

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
-from odradek import Client, TlsOptions
-from odradek.cluster.cluster import Cluster
-from odradek.cluster.grpc_transport import GrpcTransport, translated
+from odradek.cluster.grpc_errors import translated
+from odradek.cluster.grpc_transport import GrpcTransport
 from odradek.cluster.methods import BROKER_SERVICE, METADATA, PRODUCE, WATCH_METADATA
 from odradek.cluster.sasl_login import Session
 from odradek.cluster.security import SaslCredentials
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
-    BrokersUnavailable,
     BrokerUnreachable,
     ClientClosed,
-    InvalidConfig,
     NameUnresolvable,
     OdradekError,
     RequestTimedOut,
@@ -334,119 +324,6 @@ async def test_a_silent_link_breaks_in_two_seconds_and_works_again_when_it_is_ba
     await link.stop()
 
 
-# --- TLS ----------------------------------------------------------------------------------------------
-
-
-def certificate(
-    name: str, issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None
-) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return a certificate for 127.0.0.1, signed by itself or by an issuer."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer[0].subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
-    )
-    return builder.sign(key if issuer is None else issuer[1], hashes.SHA256()), key
-
-
-def pem(item: x509.Certificate | ec.EllipticCurvePrivateKey) -> bytes:
-    if isinstance(item, x509.Certificate):
-        return item.public_bytes(serialization.Encoding.PEM)
-    return item.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-async def test_tls_checks_both_sides_and_takes_files_or_bytes(tmp_path: object) -> None:
-    ca = certificate("ca")
-    broker, client, stranger = certificate("b", ca), certificate("c", ca), certificate("s")
-    server = Server()
-    await server.start(
-        credentials=grpc.ssl_server_credentials(
-            [(pem(broker[1]), pem(broker[0]))], pem(ca[0]), require_client_auth=True
-        )
-    )
-    ca_file = tmp_path / "ca.pem"  # type: ignore[operator]
-    ca_file.write_bytes(pem(ca[0]))
-    good = TlsOptions(ca=ca_file, cert=pem(client[0]), key=pem(client[1]))
-    for options, is_welcome in (
-        (good, True),
-        (TlsOptions(ca=str(ca_file)), False),
-        (TlsOptions(ca=pem(stranger[0]), cert=pem(client[0]), key=pem(client[1])), False),
-        (TlsOptions(ca=pem(ca[0]), cert=pem(stranger[0]), key=pem(stranger[1])), False),
-        (None, False),
-    ):
-        transport = GrpcTransport(options)
-        if is_welcome:
-            assert await ask(transport, server.endpoint) == "c"
-        else:
-            with pytest.raises((BrokerUnreachable, RequestTimedOut)):
-                await ask(transport, server.endpoint, 3.0)
-        await transport.close()
-    await server.stop()
-
-
-def test_half_a_pair_of_certificate_and_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="cert and key must be given together"):
-        TlsOptions(cert=b"x")
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (None, "No such file or directory"),
-        (b"", "does not contain PEM"),
-        (b"\x30\x82 der", "does not contain PEM"),
-    ],
-)
-def test_a_tls_file_that_is_no_use_is_named_at_once(
-    tmp_path: Path, content: bytes | None, reason: str
-) -> None:
-    path = tmp_path / "ca.pem"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InvalidConfig, match=f"ca.*{reason}") as caught:
-        Client("127.0.0.1:1", tls=TlsOptions(ca=path))
-    assert content is not None or str(path) in str(caught.value)
-
-
-async def test_a_tls_file_that_is_away_while_it_is_renewed_is_read_when_it_is_back(
-    tmp_path: Path,
-) -> None:
-    ca = certificate("ca")
-    broker = certificate("b", ca)
-    server = Server()
-    await server.start(credentials=grpc.ssl_server_credentials([(pem(broker[1]), pem(broker[0]))]))
-    path = tmp_path / "ca.pem"
-    path.write_bytes(pem(ca[0]))
-    transport = GrpcTransport(TlsOptions(ca=path))
-    cluster = Cluster([server.endpoint], transport)
-    cluster.watch_topics(["t"])
-    path.rename(tmp_path / "away")
-    with pytest.raises(BrokersUnavailable, match=r"ca: cannot read .*ca\.pem"):
-        await cluster.call_any(METADATA, pb.MetadataRequest(), timeout_s=0.3)
-    with pytest.raises(BrokersUnavailable, match=r"ca: cannot read .*ca\.pem"):
-        await cluster.wait_connected(0.3)
-    (tmp_path / "away").rename(path)
-    await cluster.call_any(METADATA, pb.MetadataRequest(), timeout_s=5)
-    await cluster.wait_connected(5)
-    await cluster.close()
-    await server.stop()
-
-
 async def test_a_resolver_that_does_not_answer_does_not_hold_up_the_news_of_a_lost_broker(
     transport: GrpcTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,7 +331,7 @@ async def test_a_resolver_that_does_not_answer_does_not_hold_up_the_news_of_a_lo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silence, raising=False)
-    monkeypatch.setattr("odradek.cluster.grpc_transport.RESOLVE_S_MAX", 0.1)
+    monkeypatch.setattr("odradek.cluster.grpc_errors.RESOLVE_S_MAX", 0.1)
     began_s = time.monotonic()
     with pytest.raises(BrokerUnreachable) as caught:
         await ask(transport, "127.0.0.1:1")

@@ -47,6 +47,7 @@ NAMES: Final = (
     "ssl.key.location",
     "ssl.server.name",
 )
+_TLS_FILES: Final = ("ssl.ca.location", "ssl.certificate.location")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 CONNECT_S_MAX: Final = 10.0
@@ -174,31 +175,60 @@ def open_client(bootstrap: str) -> Client:
     # The SDK logs lost and restored connections as warnings. A command itself prints what it waits for and what failed.
     logging.getLogger("odradek").setLevel(logging.ERROR)
     values = settings(_options, os.environ, _from_file)
-    protocol = values.get("security.protocol", "").upper()
-    if protocol and protocol not in _PROTOCOLS:
-        allowed = f"one of {', '.join(_PROTOCOLS)}{did_you_mean(protocol, _PROTOCOLS)}"
-        fail(f"security.protocol is {protocol}, but must be {allowed}", status=EXIT_USAGE)
-    ca, cert = values.get("ssl.ca.location"), values.get("ssl.certificate.location")
+    has_tls, has_login = _security(values)
     tls: Any = None
-    if protocol.endswith("SSL") or (not protocol and (ca or cert)):
-        key = values.get("ssl.key.location")
+    if has_tls:
+        cert, key = values.get("ssl.certificate.location"), values.get("ssl.key.location")
         if (cert is None) != (key is None):
             fail("--cert and --key must be given together", status=EXIT_USAGE)
-        tls = TlsOptions(ca=ca, cert=cert, key=key, server_name=values.get("ssl.server.name"))
+        tls = TlsOptions(
+            ca=values.get("ssl.ca.location"),
+            cert=cert,
+            key=key,
+            server_name=values.get("ssl.server.name"),
+        )
     credentials = None
-    user = values.get("sasl.username")
-    if user is not None and (not protocol or protocol.startswith("SASL")):
+    if has_login:
+        user = values["sasl.username"]
         credentials = SaslCredentials(
             username=user,
             password=values.get("sasl.password") or _prompt(f"Password of {user}: "),
             mechanism=values.get("sasl.mechanism", "SCRAM-SHA-512").upper(),
         )
-    elif protocol.startswith("SASL"):
-        fail(f"security.protocol {protocol} needs a user: add --user NAME", status=EXIT_USAGE)
     client = Client(bootstrap, tls=tls, credentials=credentials)
     client.admin_timeout_s = connect_s_max()
     client._cluster.unknown_topic_s_max = UNKNOWN_TOPIC_S_MAX
     return client
+
+
+def _security(values: Mapping[str, str]) -> tuple[bool, bool]:
+    """Return whether the client uses TLS, and whether it logs in.
+
+    A user, a CA or a certificate that an option or environment variable names adds a login or TLS to the
+    security.protocol of the properties file.
+    """
+    protocol = values.get("security.protocol", "").upper()
+    user = values.get("sasl.username")
+    if "sasl.password" in _options and user is None:
+        fail("--password-file needs a user: add --user NAME", status=EXIT_USAGE)
+    if not protocol:
+        return any(name in values for name in _TLS_FILES), user is not None
+    if protocol not in _PROTOCOLS:
+        allowed = f"one of {', '.join(_PROTOCOLS)}{did_you_mean(protocol, _PROTOCOLS)}"
+        fail(f"security.protocol is {protocol}, but must be {allowed}", status=EXIT_USAGE)
+    own = settings(_options, os.environ, {})
+    is_from_file = "security.protocol" not in own
+    has_tls = protocol.endswith("SSL") or (is_from_file and any(name in own for name in _TLS_FILES))
+    has_login = protocol.startswith("SASL") or (is_from_file and "sasl.username" in own)
+    if has_login and user is None:
+        fail(f"security.protocol {protocol} needs a user: add --user NAME", status=EXIT_USAGE)
+    if user is not None and not has_login:
+        fail(
+            f"security.protocol {protocol} has no login, but sasl.username is {user}: set security.protocol to"
+            f" SASL_{protocol}, or remove sasl.username",
+            status=EXIT_USAGE,
+        )
+    return has_tls, has_login
 
 
 def settings(

@@ -249,9 +249,7 @@ class Callers:
             session = self._session(headers[SESSION])
             principal = session.principal
         elif self._wants_login:
-            raise _unauthenticated(
-                "this listener requires a login: log in first (AuthService.Authenticate)"
-            )
+            raise _unauthenticated("this listener requires a login (AuthService.Authenticate)")
         return Caller(
             self.authorizer,
             principal=principal,
