@@ -123,7 +123,7 @@ def test_seeking_by_time(bootstrap: str, topic: str) -> None:
 @pytest.mark.scenario("kcat", "sasl over tls", "acl denied")
 def test_login_and_rights(open_admin: AdminClient, guarded: Guarded, topic: str) -> None:
     """The login is by PLAIN over TLS, because kcat's SCRAM (librdkafka before 2.6.1) repeats the
-    nonce, which Kafka 4 refuses as well.
+    nonce, which Kafka 4 refuses as well. kcat prints the reason.
     """
     user = f"u-{uuid.uuid4().hex[:8]}"
     make_user(open_admin, user)
@@ -141,5 +141,8 @@ def test_login_and_rights(open_admin: AdminClient, guarded: Guarded, topic: str)
     allow(open_admin, user, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     assert "authorization failed" in kcat("-P", *where, stdin="denied\n", refused=True)
     allow(open_admin, user, ResourceType.TOPIC, topic, AclOperation.ALL)
+    scram = ["-X", "sasl.mechanism=SCRAM-SHA-512"]
+    refused = kcat("-P", *where, *scram, stdin="x\n", refused=True)
+    assert "use a newer librdkafka, or sasl.mechanism=PLAIN over TLS" in refused
     kcat("-P", *where, stdin="allowed\n")
     assert kcat("-C", *where, "-o", "beginning", "-e") == "allowed\n"

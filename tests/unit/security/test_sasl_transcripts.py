@@ -185,6 +185,20 @@ async def test_no_exchange_proves_another_user(seeds: range) -> None:
     assert proved
 
 
+@pytest.mark.parametrize("user", ["alice", "nobody"])
+async def test_a_client_that_repeats_its_nonce_learns_the_reason(user: str) -> None:
+    """As librdkafka before 2.6.1 does. The response does not reveal whether the user exists."""
+    exchange = SaslExchange(mechanisms=OFFERED, credentials=lambda: CREDENTIALS)
+    exchange.choose("SCRAM-SHA-256")
+    client = scramp.ScramClient(["SCRAM-SHA-256"], user, PASSWORDS.get(user, "x"))
+    client.set_server_first((await exchange.step(client.get_client_first().encode())).decode())
+    final = client.get_client_final().replace("r=", f"r={client.c_nonce}", 1)
+    with pytest.raises(LoginFailed, match=r"librdkafka before 2\.6\.1") as failed:
+        await exchange.step(final.encode())
+    assert "use a newer librdkafka, or sasl.mechanism=PLAIN over TLS" in failed.value.told
+    assert not exchange.expects_token
+
+
 async def test_the_limit_of_a_plain_user_name_counts_bytes() -> None:
     for user, reason in (("é" * 256, "unknown user"), ("é" * 256 + "e", "512 bytes")):
         exchange = SaslExchange(mechanisms=OFFERED, credentials=lambda: CREDENTIALS)

@@ -121,12 +121,26 @@ Credentials = Callable[[], ScramCredentials]
 _audit = event_log("odradek_broker.audit")
 
 
-class LoginFailed(Exception):
-    """The client did not prove its identity. The text is written to the log, and is not sent to the client."""
+FAILURE_TOLD: Final = (
+    "authentication failed: check the user name and the password or token; the broker's log has the reason"
+)
+_REPEATED_NONCE: Final = (
+    "the client repeats its nonce, as librdkafka before 2.6.1 does; RFC 5802 and Kafka 4 forbid it (CVE-2024-56128):"
+    " use a newer librdkafka, or sasl.mechanism=PLAIN over TLS"
+)
 
-    def __init__(self, reason: str, *, user: str = "") -> None:
+
+class LoginFailed(Exception):
+    """The client did not prove its identity. The text is written to the log, and is not sent to the client.
+
+    `told` is sent to the client. By default it is the same for every reason, so that it does not reveal which users
+    exist.
+    """
+
+    def __init__(self, reason: str, *, user: str = "", told: str = FAILURE_TOLD) -> None:
         super().__init__(reason)
         self.user = user
+        self.told = told
 
 
 async def note_failed_login(failed: LoginFailed, host: str, budget: ClientBudget) -> None:
@@ -312,6 +326,10 @@ class SaslExchange:
                 self._scram = scramp.ScramMechanism(self._mechanism).make_server(self._look_up)
                 self._scram.set_client_first(text)
                 return str(self._scram.get_server_first()).encode()
+            if _repeats_nonce(text, str(self._scram.nonce)):
+                raise LoginFailed(
+                    _REPEATED_NONCE, user=self._first_user or "", told=_REPEATED_NONCE
+                )
             self._scram.set_client_final(text)
             final = str(self._scram.get_server_final()).encode()
         except (scramp.ScramException, ValueError, KeyError) as error:
@@ -372,6 +390,14 @@ def credential_of(
         server_key=hmac.digest(salted_password, b"Server Key", name),
         iterations=iterations,
     )
+
+
+def _repeats_nonce(client_final: str, nonce: str) -> bool:
+    """Return whether a client's final message has something before the nonce that the broker sent, as old releases of
+    librdkafka have.
+    """
+    sent = next((part[2:] for part in client_final.split(",") if part.startswith("r=")), "")
+    return sent.endswith(nonce) and sent != nonce
 
 
 def _stored_key(password: str, credential: UserScramCredential) -> bytes:

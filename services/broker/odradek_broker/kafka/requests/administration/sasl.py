@@ -59,12 +59,11 @@ async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAu
             request.services.budget,
             reauth_ms_max=request.services.settings.connections_max_reauth_ms,
         )
-    except LoginFailed:
+    except LoginFailed as failed:
         request.closes_connection = True
         return SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-            error_message="authentication failed: check the user name and the password or token; the broker's log has"
-            " the reason",
+            error_message=failed.told,
             auth_bytes=b"",
         )
     return SaslAuthenticateResponse(
