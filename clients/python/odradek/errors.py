@@ -228,7 +228,10 @@ class ServerFault(OdradekError):
 class RecordTooLarge(OdradekError):
     """A record is larger than the producer, the topic or the broker allows."""
 
-    default_hint = "raise the producer's request_bytes_max and the topic's max.message.bytes, or split the record"
+    default_hint = (
+        "raise the topic's max.message.bytes (and the producer's request_bytes_max, if it is lower), or split the"
+        " record"
+    )
 
 
 class SerializationFailed(OdradekError):
@@ -459,6 +462,9 @@ def error_of(number: int, subject: str, message: str = "") -> OdradekError:
     """
     code = error_code(number)
     leaf = _LEAVES.get(code, InvalidRequest)
+    # The producer splits batches of several records, so the broker's advice to send smaller batches would mislead.
+    if leaf is RecordTooLarge:
+        message = message.partition(": send smaller batches")[0]
     if message.startswith((f"{subject} ", subject.replace("'", "") + " ")):
         return leaf(message, code=code)
     return leaf(f"{subject}: {message or code.name.lower().replace('_', ' ')}", code=code)

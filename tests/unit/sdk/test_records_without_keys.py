@@ -112,3 +112,40 @@ def test_the_option_needs_keys_from_the_lines(cluster: MemoryCluster, file: Path
     result = run("produce", "out", file, "--allow-missing-keys")
     assert (result.exit_code, written(cluster)) == (2, 0)
     assert "only with -k or --key-field" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--json",), ("--key-field", "user")])
+@pytest.mark.parametrize("blank", ["\n", "\r\n", " \t\n"])
+def test_blank_lines_between_objects_are_no_records(
+    cluster: MemoryCluster, file: Path, words: tuple[str, ...], blank: str
+) -> None:
+    """As in most NDJSON files that were edited or concatenated. Errors count them as lines."""
+    line = '{"user": "u", "value": 1}\n' if words[0] == "--key-field" else '{"value": 1}\n'
+    file.write_text(blank + line + blank + line + blank, newline="")
+    result = run("produce", "out", file, *words)
+    assert (result.exit_code, written(cluster)) == (0, 2), result.output
+    file.write_text(blank + line + blank + "no JSON\n", newline="")
+    result = run("produce", "out", file, *words)
+    assert "line 4 of the input: it is not JSON" in str(result.exception)
+
+
+def test_blank_lines_alone_are_records_only_without_json(
+    cluster: MemoryCluster, file: Path
+) -> None:
+    file.write_text("\n\n")
+    result = run("produce", "out", file, "--key-field", "user")
+    assert (result.exit_code, written(cluster)) == (0, 0), result.output
+    result = run("produce", "out", file)
+    assert (result.exit_code, written(cluster)) == (0, 2), result.output
+
+
+def test_a_record_that_is_too_large_is_named_by_its_line(
+    cluster: MemoryCluster, file: Path
+) -> None:
+    cluster.create_topic("small", partitions=1, configs={"max.message.bytes": "1000"})
+    file.write_text('{"user": 1}\n\n{"user": "' + "x" * 2_000 + '"}\n')
+    result = run("produce", "small", file, "--key-field", "user")
+    assert result.exit_code == 1
+    assert "1 of 2 records were not acknowledged: line 3 of the input: small-0: " in result.stderr
+    assert result.stderr.count("max.message.bytes is 1000") == 1
+    assert result.stderr.count("or split the record") == 1

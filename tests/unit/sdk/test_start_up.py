@@ -80,6 +80,7 @@ def test_the_version_says_whether_the_broker_is_compiled(tmp_path: Path) -> None
         (["consume", "t", "-o", "jsno"], "'jsno' is not one of table, json; did you mean json?"),
         (["consume", "t", "--key-as", "hx"], "'--key-as': 'hx' is not one of text, json, hex,"),
         (["acl", "add", "--operation", "raed"], "two-phase-commit; did you mean read?"),
+        (["acl", "add", "--principal", "User:a"], "Missing option '--operation'.\n"),
         (["consume", "t", "--from-begin"], "; did you mean --from-beginning?"),
         (["consume", "t", "--auto-offset-reset", "earliest"], "did you mean --from-beginning?"),
         (["consume", "t", "--tail", "5"], "No such option: --tail; did you mean --last?"),

@@ -128,7 +128,9 @@ def add(
         ),
     ],
     operation: Annotated[
-        list[Operation],
+        list[
+            Any
+        ],  # Operation; if the option is missing, typer would list the numbers of an IntEnum
         typer.Option(help=f"Operation to allow: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
     ],
     topic: Topics = None,

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 
@@ -33,6 +34,7 @@ from odradek.spelling import similar_to
 
 if TYPE_CHECKING:
     from odradek.client import Client
+    from odradek.producer.delivery import DeliveryFuture
     from odradek.producer.producer import Producer
 
 
@@ -211,6 +213,7 @@ def produce(
 
     With --json, a line is an object such as {"key": "k", "value": "v", "headers": [["n", "v"]]}. The value null makes
     the record a tombstone, {"base64": "..."} stands for bytes, and a number, array or object is sent as JSON text.
+    With --json and --key-field, blank lines are skipped.
     """
     acks = canonical("--acks", acks, ("0", "1", "all"))
     if key_separator == "":
@@ -276,6 +279,8 @@ def produce(
                 else:
                     for line in lines:
                         record = run.record(line)
+                        if record is None:
+                            continue
                         target = record.partition if keeps_partitions else partition
                         try:
                             future = await producer.send(
@@ -290,14 +295,17 @@ def produce(
                             if target is None or target != record.partition:
                                 raise
                             raise _partition_missing(error, topic, target) from error
-                        future.add_done_callback(lambda done: run.count(1, done.exception()))
+                        future.add_done_callback(partial(run.count_line, run.lines))
                 progress.add(len(lines))
             await producer.flush()
 
     with source, progress:
         with_client(bootstrap, work, is_quick=False)
     if run.error is not None:
-        fail(f"{run.failed:,} of {counted(run.sent, 'record')} were not acknowledged: {run.error}")
+        line = "" if run.failed_line is None else f"line {run.failed_line} of the input: "
+        fail(
+            f"{run.failed:,} of {counted(run.sent, 'record')} were not acknowledged: {line}{run.error}"
+        )
     if run.without_key:
         key_source = f"'{key_separator}'" if key_field is None else f"field {key_field}"
         print(
@@ -333,20 +341,27 @@ class _Run:
             separator is None and null is None and not is_json and key_field is None
         )
         """Whether each whole line is the value of a record without a key."""
+        self.lines = 0
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
         self.without_key = 0
+        self.failed_line: int | None = None
+        """The line of the first record that failed, if it is known."""
         self.error: BaseException | None = None
         """The error of the first record that failed; None if none failed."""
 
-    def record(self, line: bytes) -> InputRecord:
-        """Convert a line of the input to a record, and count it as sent.
+    def record(self, line: bytes) -> InputRecord | None:
+        """Convert a line of the input to a record, and count it as sent. The result is None for a blank line between
+        JSON objects.
 
         Raises:
             InvalidRequest: the line is not JSON, or not a JSON object that describes a record.
         """
         key, value = None, line
+        self.lines += 1
+        if self._is_blank(line):
+            return None
         try:
             if self._is_json:
                 record = record_of(line)
@@ -356,7 +371,7 @@ class _Run:
                 key = key_in(line, self._key_field)
                 self.without_key += key is None
         except InvalidRecord as error:
-            raise InvalidRequest(f"line {self.sent + 1} of the input: {error}") from None
+            raise InvalidRequest(f"line {self.lines} of the input: {error}") from None
         self.sent += 1
         if self._separator is not None:
             first, was_split, rest = line.partition(self._separator)
@@ -367,6 +382,10 @@ class _Run:
         if value == self._null:
             return InputRecord(key=key, value=None)
         return InputRecord(key=key, value=value)
+
+    def _is_blank(self, line: bytes) -> bool:
+        has_objects = self._is_json or self._key_field is not None
+        return has_objects and line != self._null and not line.strip()
 
     def why_keyless(self, lines: Sequence[bytes]) -> str:
         """Return why none of these first lines of the input has a key, as sentences for the user. The result is "" if
@@ -382,7 +401,11 @@ class _Run:
             return f"-k {shown_separator}: none of the first {counted(len(lines), 'line')} has this text."
         if self._key_field is None:
             return ""
-        with_value = [(n, line) for n, line in enumerate(lines, 1) if line != self._null]
+        with_value = [
+            (number, line)
+            for number, line in enumerate(lines, self.lines + 1)
+            if line != self._null and not self._is_blank(line)
+        ]
         for number, line in with_value:
             try:
                 if key_in(line, self._key_field) is not None:
@@ -407,6 +430,13 @@ class _Run:
         else:
             self.failed += records
             self.error = self.error or error
+
+    def count_line(self, number: int, delivery: DeliveryFuture) -> None:
+        """Count the record of a line as acknowledged or failed. An error names the line."""
+        error = delivery.exception()
+        if error is not None and self.error is None:
+            self.failed_line = number
+        self.count(1, error)
 
     @property
     def undecided(self) -> int:

@@ -122,7 +122,8 @@ _audit = event_log("odradek_broker.audit")
 
 
 FAILURE_TOLD: Final = (
-    "authentication failed: check the user name and the password or token; the broker's log has the reason"
+    "authentication failed: check the user name and the password or token; the broker's log has"
+    " the reason"
 )
 _REPEATED_NONCE: Final = (
     "the client repeats its nonce, as librdkafka before 2.6.1 does; RFC 5802 and Kafka 4 forbid it (CVE-2024-56128):"
