@@ -72,6 +72,22 @@ def test_a_topic_gets_replicas_and_moves_with_its_records(
     assert read == RECORD * 500
 
 
+def test_a_spread_that_is_waited_for_elects_the_new_leaders(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    run(cluster, "topic", "create", topic, "--partitions", "6", "--replicas", "2")
+    run(cluster, "partition", "move", topic, "--to", "1,2", "--wait")
+    run(cluster, "partition", "elect", "--topic", topic)
+    run(cluster, "cluster", "spread", "--topic", topic, "--wait")
+    listed = rows(cluster, "partition", "list", "--topic", topic)
+    assert all(row["leader"] == row["replicas"][0] for row in listed), listed
+    assert sorted(row["leader"] for row in listed) == [1, 1, 2, 2, 3, 3]
+    assert (
+        sorted(broker for row in listed for broker in row["replicas"])
+        == [1] * 4 + [2] * 4 + [3] * 4
+    )
+
+
 def test_a_move_to_a_broker_that_is_down_is_shown_and_cancelled(
     cluster: EmbeddedCluster, topic: str
 ) -> None:

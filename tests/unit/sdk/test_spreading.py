@@ -70,6 +70,49 @@ def test_every_partition_keeps_its_number_of_distinct_replicas(
     assert spread(after, sorted(brokers)) == {}
 
 
+def numbers_of(
+    plan: dict[tuple[int, int], tuple[int, ...]], brokers: set[int], topic: int | None = None
+) -> Counter[int]:
+    """Return how many replicas each broker has: of this topic, or of all topics."""
+    numbers = Counter(dict.fromkeys(brokers, 0))
+    for key, found in plan.items():
+        if topic in (None, key[0]):
+            numbers.update(found)
+    return numbers
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 4), st.integers(0, 10)),
+        st.permutations([1, 2, 3, 4, 5]).map(lambda found: tuple(found[:3])),
+    ),
+    st.sets(st.integers(1, 8), min_size=3),
+)
+def test_each_topic_is_balanced_and_all_together(
+    before: dict[tuple[int, int], tuple[int, ...]], brokers: set[int]
+) -> None:
+    after = before | spread(before, sorted(brokers), topic_of=lambda key: key[0])
+    for topic in (None, *{key[0] for key in before}):
+        numbers = numbers_of(after, brokers, topic)
+        assert max(numbers.values()) - min(numbers.values()) <= 1, topic
+    assert all(len(set(found)) == 3 for found in after.values())
+    assert spread(after, sorted(brokers), topic_of=lambda key: key[0]) == {}
+
+
+def test_a_small_topic_moves_to_a_new_broker_beside_a_large_one() -> None:
+    """Before, only the large topic moved: the small one's data and load stayed where they were."""
+    before = {("large", n): (n % 3 + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1) for n in range(50)}
+    before |= {("small", n): (n % 3 + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1) for n in range(6)}
+    after = before | spread(before, [1, 2, 3, 4], topic_of=lambda key: key[0])
+    on_the_new = Counter(key[0] for key, found in after.items() if 4 in found)
+    assert on_the_new["small"] in (4, 5)
+    assert sum(on_the_new.values()) == 42
+    leads = Counter((key[0], found[0]) for key, found in after.items())
+    assert {leads["small", broker] for broker in (1, 2, 3, 4)} == {1, 2}
+    totals = Counter(found[0] for found in after.values())
+    assert set(totals.values()) == {14}
+
+
 def test_replicas_that_share_a_host_move_apart() -> None:
     hosts = {1: "a", 2: "a", 3: "b", 4: "b"}
     before: dict[int, tuple[int, ...]] = dict.fromkeys(range(8), (1, 2))

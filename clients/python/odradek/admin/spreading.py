@@ -2,16 +2,18 @@
 
 First, replicas on brokers that are not in the given list are moved to brokers in the list. Then, while one host has at
 least two more replicas of a partition than another host, one of these replicas is moved to the other host. Then each
-step moves one replica from the broker with the most replicas to the broker with the fewest, until their numbers of
-replicas differ by at most one. A moved replica takes the position of the old one in the replica list of its partition.
-After the first step, no step reduces the number of brokers, hosts or racks that have replicas of a partition. At the
-end, leaders are balanced by moving another replica to the front of a partition's replica list, which copies no data.
+topic is balanced: each step moves one replica of the topic from the broker with the most of them to the broker with the
+fewest, until their numbers differ by at most one. At last the brokers are balanced in the same way, by moves that leave
+each topic balanced. A moved replica takes the position of the old one in the replica list of its partition. After the
+first step, no step reduces the number of brokers, hosts or racks that have replicas of a partition. At the end, leaders
+are balanced, again within each topic and then in total, by moving another replica to the front of a partition's replica
+list, which copies no data.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,11 +26,13 @@ def spread(
     brokers: Sequence[int],
     racks: Mapping[int, str] | None = None,
     hosts: Mapping[int, str] | None = None,
+    *,
+    topic_of: Callable[[Key], Hashable] = lambda _: "",
 ) -> dict[Key, Replicas]:
     """Return the partitions that must change, with their new replicas, which are all on `brokers`.
 
     `racks` and `hosts` map a broker to its rack and host. A broker that is missing in one of these maps is assumed to
-    be alone in its rack or on its host.
+    be alone in its rack or on its host. `topic_of` returns the topic of a partition; by default all belong to one.
 
     Raises:
         ValueError: a partition has more replicas than there are brokers.
@@ -54,31 +58,84 @@ def spread(
     for key in plan:
         while shares_a_host(plan[key], host_of):
             plan[key] = _moved_apart(plan[key], host_of, loads)
-    while (move := _next_move(plan, loads, places)) is not None:
-        key, source_id, target_id = move
-        plan[key] = _replaced(plan[key], source_id, target_id)
-        loads[source_id] -= 1
-        loads[target_id] += 1
-    _even_out_leaders(plan, brokers)
+    by_topic: defaultdict[Hashable, list[Key]] = defaultdict(list)
+    for key in plan:
+        by_topic[topic_of(key)].append(key)
+    _even_out_replicas(plan, by_topic.values(), loads, places)
+    _even_out_leaders(plan, by_topic.values(), brokers)
     return {key: assigned for key, assigned in plan.items() if assigned != tuple(replicas[key])}
 
 
-def _next_move(
-    plan: Mapping[Key, Replicas], loads: Counter[int], places: _Places
-) -> tuple[Key, int, int] | None:
-    """Return the next move as (partition, source, target), between the two brokers whose replica counts differ most
-    among those that allow a move. None: the brokers are balanced.
+def _even_out_replicas(
+    plan: dict[Key, Replicas],
+    topics: Collection[Sequence[Key]],
+    loads: Counter[int],
+    places: _Places,
+) -> None:
+    """Balance the replicas of each topic, and then those of all topics. `loads` has the replicas of each broker.
+
+    A move in the second part may make another one possible within a topic, so both parts are repeated until nothing
+    moves. This ends: moves within a topic make it more balanced, and the other moves make the brokers more balanced and
+    no topic less.
     """
-    ordered = sorted(loads, key=lambda broker: (loads[broker], broker))
+    of_topic = {
+        key: topic_loads
+        for keys in topics
+        for topic_loads in [_loads_of((plan[key] for key in keys), loads)]
+        for key in keys
+    }
+
+    def move_all(keys: Sequence[Key], balanced: Counter[int]) -> bool:
+        has_moved = False
+        while (move := _next_move(plan, keys, balanced, of_topic, loads, places)) is not None:
+            key, source_id, target_id = move
+            plan[key] = _replaced(plan[key], source_id, target_id)
+            for counter in (of_topic[key], loads):
+                counter[source_id] -= 1
+                counter[target_id] += 1
+            has_moved = True
+        return has_moved
+
+    while True:
+        for keys in topics:
+            move_all(keys, of_topic[keys[0]])
+        if not move_all(list(plan), loads):
+            return
+
+
+def _loads_of(assignments: Iterator[Replicas], brokers: Collection[int]) -> Counter[int]:
+    loads = Counter(dict.fromkeys(brokers, 0))
+    for assigned in assignments:
+        loads.update(assigned)
+    return loads
+
+
+def _next_move(
+    plan: Mapping[Key, Replicas],
+    keys: Sequence[Key],
+    balanced: Counter[int],
+    of_topic: Mapping[Key, Counter[int]],
+    loads: Counter[int],
+    places: _Places,
+) -> tuple[Key, int, int] | None:
+    """Return the next move of one of the partitions `keys` as (partition, source, target). It is between the two
+    brokers whose numbers in `balanced` differ most among those that allow a move; if several do, between those whose
+    `loads` differ most. No move makes a topic less balanced. None: nothing can be balanced further.
+    """
+    ordered = sorted(balanced, key=lambda broker: (balanced[broker], loads[broker], broker))
     pairs = [(source_id, target_id) for source_id in reversed(ordered) for target_id in ordered]
-    pairs.sort(key=lambda pair: loads[pair[1]] - loads[pair[0]])
+    pairs.sort(
+        key=lambda pair: (balanced[pair[1]] - balanced[pair[0]], loads[pair[1]] - loads[pair[0]])
+    )
     for source_id, target_id in pairs:
-        if loads[source_id] - loads[target_id] < 2:
+        if balanced[source_id] - balanced[target_id] < 2:
             return None
-        for key, assigned in plan.items():
+        for key in keys:
+            assigned = plan[key]
             if (
                 source_id in assigned
                 and target_id not in assigned
+                and of_topic[key][source_id] > of_topic[key][target_id]
                 and places.are_kept(assigned, source_id, target_id)
             ):
                 return key, source_id, target_id
@@ -134,19 +191,41 @@ def _replaced(assigned: Replicas, source_id: int, target_id: int) -> Replicas:
     return tuple(target_id if broker == source_id else broker for broker in assigned)
 
 
-def _even_out_leaders(plan: dict[Key, Replicas], brokers: Sequence[int]) -> None:
-    leads = Counter(dict.fromkeys(brokers, 0))
-    leads.update(assigned[0] for assigned in plan.values() if assigned)
-    is_even = False
-    # A change of one leader may enable another. The loop ends, because each change makes the leader counts of two
-    # brokers more equal.
-    while not is_even:
-        is_even = True
-        for key, assigned in plan.items():
-            least = min(assigned, key=lambda broker: leads[broker], default=None)
-            if least is None or leads[assigned[0]] - leads[least] < 2:
-                continue
-            is_even = False
-            leads[assigned[0]] -= 1
-            leads[least] += 1
-            plan[key] = (least, *(broker for broker in assigned if broker != least))
+def _even_out_leaders(
+    plan: dict[Key, Replicas], topics: Collection[Sequence[Key]], brokers: Sequence[int]
+) -> None:
+    """Balance the leaders of each topic, and then those of all topics, as `_even_out_replicas` does with replicas."""
+    leads = _loads_of(((assigned[0],) for assigned in plan.values() if assigned), brokers)
+    of_topic = {
+        key: topic_leads
+        for keys in topics
+        for topic_leads in [_loads_of(((plan[key][0],) for key in keys if plan[key]), brokers)]
+        for key in keys
+    }
+
+    def swap_all(keys: Sequence[Key], balanced: Counter[int]) -> bool:
+        """Change leaders until each has at most one more than any other replica of its partitions has. A change of one
+        leader may enable another.
+        """
+        has_swapped, is_even = False, False
+        while not is_even:
+            is_even = True
+            for key in keys:
+                leader, *followers = plan[key] or (None,)
+                own = of_topic[key]
+                fitting = [b for b in followers if leader is not None and own[leader] > own[b]]
+                least = min(fitting, key=lambda b: (balanced[b], leads[b]), default=None)
+                if leader is None or least is None or balanced[leader] - balanced[least] < 2:
+                    continue
+                for counter in (own, leads):
+                    counter[leader] -= 1
+                    counter[least] += 1
+                plan[key] = (least, *(broker for broker in plan[key] if broker != least))
+                is_even, has_swapped = False, True
+        return has_swapped
+
+    while True:
+        for keys in topics:
+            swap_all(keys, of_topic[keys[0]])
+        if not swap_all(list(plan), leads):
+            return

@@ -246,8 +246,9 @@ def spread(
 ) -> None:
     """Rebalance replicas and leaders across brokers.
 
-    As few replicas as possible are moved. The replicas of a partition are placed on different hosts and racks, as far
-    as there are enough hosts and racks.
+    The replicas and leaders of each topic are balanced, and those of all topics together, with as few moves as
+    possible. The replicas of a partition are placed on different hosts and racks, as far as there are enough hosts and
+    racks. With --wait, the new leaders are elected at the end.
     """
     chosen_ids = broker_ids(over, option="--over") if over else []
 
@@ -273,7 +274,8 @@ def spread(
                     " --over needs at least as many brokers",
                     status=EXIT_USAGE,
                 )
-        return MovePlan(before, plan_of(before, brokers, racks, hosts))
+        after = plan_of(before, brokers, racks, hosts, topic_of=lambda name: name.topic)
+        return MovePlan(before, after)
 
     move_partitions(
         bootstrap,
@@ -284,6 +286,7 @@ def spread(
         output=output,
         empty="the replicas are balanced",
         keep_replication_factor=True,
+        elects_leaders=True,
     )
 
 

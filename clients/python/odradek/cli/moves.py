@@ -71,10 +71,12 @@ def move_partitions(
     output: OutputFormat,
     empty: str,
     keep_replication_factor: bool = False,
+    elects_leaders: bool = False,
 ) -> None:
     """Print a plan, ask for confirmation, start the moves, and wait for their end if `wait` is set. `empty` is printed
-    if the plan moves nothing. With `keep_replication_factor`, the cluster refuses moves that would change the number
-    of replicas, for example because another move began after the plan was made.
+    if the plan moves nothing. With `elects_leaders`, the first replicas become the leaders after that wait. With
+    `keep_replication_factor`, the cluster refuses moves that would change the number of replicas, for example because
+    another move began after the plan was made.
     """
     plan = with_client(bootstrap, make_plan)
     print_rows(plan.rows(), output, empty=empty)
@@ -94,8 +96,23 @@ def move_partitions(
     with_client(bootstrap, start)
     if wait:
         wait_for_moves(bootstrap, plan.after)
+        if elects_leaders:
+            with_client(bootstrap, lambda client: _elect(client, plan))
     elif sys.stderr.isatty():
-        say("`odradek partition moves` shows the progress", is_error=True)
+        leaders = "; afterwards, `odradek partition elect` balances the leaders" * elects_leaders
+        say(f"`odradek partition moves` shows the progress{leaders}", is_error=True)
+
+
+async def _elect(client: Client, plan: MovePlan) -> None:
+    """Make the first replica of each moved partition its leader."""
+    outcomes = await client.admin.elect_leaders(plan.after)
+    failed = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if failed:
+        say(
+            f"{counted(len(failed), 'partition')} kept another leader than the first replica ({failed[0]});"
+            " `odradek partition elect` tries again",
+            is_error=True,
+        )
 
 
 def wait_for_moves(
