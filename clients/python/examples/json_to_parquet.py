@@ -2,7 +2,8 @@
 
 The recipe is `to_parquet`. It reads the records that the topic has when the program starts, one Arrow table at a time.
 Fields that the schema does not name are ignored, and a field that a record does not have is null. If a value has
-another type than its column, or is not JSON, pyarrow raises ArrowInvalid. Needs `odradek[arrow]`.
+another type than its column, or is not JSON, pyarrow raises ArrowInvalid. A timestamp column takes ISO 8601 text; for
+numbers of milliseconds since the epoch, use pa.int64() and cast the column of the table. Needs `odradek[arrow]`.
 """
 
 from __future__ import annotations

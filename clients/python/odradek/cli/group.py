@@ -35,6 +35,7 @@ from odradek.cli.output import (
     fail_on_errors,
     print_facts,
     print_rows,
+    say,
 )
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
 from odradek.spelling import did_you_mean
@@ -356,6 +357,8 @@ def seek(
     )
     if not rows:
         raise typer.Exit(1)
+    if dry_run:
+        say("dry run: no offset was changed", is_error=True)
 
 
 def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:

@@ -80,6 +80,8 @@ def move_partitions(
     """
     plan = with_client(bootstrap, make_plan)
     print_rows(plan.rows(), output, empty=empty)
+    if dry_run and plan.after:
+        say("dry run: nothing was moved", is_error=True)
     if dry_run or not plan.after:
         return
     confirm(

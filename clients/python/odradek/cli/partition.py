@@ -32,6 +32,7 @@ from odradek.cli.output import (
     fail,
     fail_on_errors,
     print_rows,
+    say,
 )
 from odradek.cli.times import size_bytes
 from odradek.partitions import INT32_MAX
@@ -198,6 +199,8 @@ def elect(
         else "every partition is led by its preferred replica"
     )
     print_rows(rows, output, empty=empty)
+    if dry_run and rows:
+        say("dry run: no leader was changed", is_error=True)
     if dry_run or not rows:
         return
     if unclean:

@@ -12,7 +12,10 @@ from odradek.cli.output import EXIT_USAGE, fail
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d{1,11})(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
-FORMS_OF_TIMES: Final = "10m (10 minutes ago), 2026-11-22T10:00, or ms since the epoch"
+FORMS_OF_TIMES: Final = (
+    "10m (10 minutes ago), 2026-11-22T10:00 (local time; with a Z at the end UTC), or milliseconds"
+    " since the epoch"
+)
 
 
 def duration_ms(text: str, *, option: str) -> int:

@@ -299,6 +299,8 @@ def trim(
 
     rows = with_client(bootstrap, plan)
     print_rows(rows, output, empty="there are no records to delete")
+    if dry_run and rows:
+        say("dry run: nothing was deleted", is_error=True)
     if dry_run or not rows:
         return
     # Compaction and transaction markers leave offsets without records, so this number of records is an upper limit.
