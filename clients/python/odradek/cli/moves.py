@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from odradek.partitions import TopicPartition
 
 POLL_S: Final = 1.0
+LAG_S_MAX: Final = 5.0
+"""How long the metadata of a broker may lag behind the controller's."""
 Wait = Annotated[
     bool,
     typer.Option("--wait", help="Wait until the moves have ended, and show their progress."),
@@ -123,7 +125,8 @@ def wait_for_moves(
     """Wait until no move of these partitions is in progress, and show the progress on a terminal.
 
     If a partition then has other replicas than `expected`, its move was cancelled or replaced, and the command ends
-    with an error. A value of None accepts any replicas.
+    with an error. A value of None accepts any replicas. The broker that responds may not know of the moves yet, so the
+    replicas must differ for LAG_S_MAX.
     """
     import asyncio
 
@@ -135,6 +138,7 @@ def wait_for_moves(
 
     async def work(client: Client) -> tuple[MoveProgress, list[str]]:
         progress = MoveProgress(expected, time.monotonic())
+        differ_since_s: float | None = None
         while True:
             moves = [
                 move
@@ -143,7 +147,13 @@ def wait_for_moves(
             ]
             progress.update(moves, time.monotonic())
             if not moves:
-                return progress, await _lost_moves(client, expected)
+                lost = await _lost_moves(client, expected)
+                now_s = time.monotonic()
+                differ_since_s = now_s if differ_since_s is None else differ_since_s
+                if not lost or now_s - differ_since_s > LAG_S_MAX:
+                    return progress, lost
+            else:
+                differ_since_s = None
             show(progress.text())
             await asyncio.sleep(POLL_S)
 
