@@ -32,7 +32,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         controllers=1,
         gateways=3,
         settings=(
-            "group.consumer.session.timeout.ms=3000",
+            "group.consumer.session.timeout.ms=30000",
             "group.consumer.heartbeat.interval.ms=500",
         ),
     )

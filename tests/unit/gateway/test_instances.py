@@ -345,3 +345,14 @@ async def test_a_gateway_is_no_longer_checked_when_nobody_asks_for_it(
         while instances.other_gateways._gateways:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await instances.close()
+
+
+async def test_a_gateway_that_has_recovered_since_its_last_check_keeps_its_instances() -> None:
+    """Otherwise, records that it has handed out and that are not committed would be read again."""
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _ = beside(neighbour := Neighbour(1))
+        instances.other_gateways._checked(THERE).hangs.set()
+        neighbour.answers.set()
+        found = await instances.find("g", "i", request_of(b"/records", None))
+        assert found == Elsewhere(200, b"done", None)
+        await instances.close()

@@ -33,6 +33,7 @@ _CONNECT_S: Final = 1.0
 _RESPONSE_S: Final = 60.0  # time for a response, in addition to the longest poll
 _CHECK_EVERY_S: Final = 10.0
 _CHECK_S: Final = 10.0
+_CHECK_AGAIN_S: Final = 1.0
 _CHECKED_S: Final = 60.0  # after the last request
 _log = event_log(__name__)
 
@@ -180,7 +181,11 @@ class OtherGateways:
         gateway = self._checked(url)
         hangs = httpx.ReadTimeout("it accepts connections, but does not respond")
         if gateway.hangs.is_set():
-            raise hangs
+            # It may have recovered since the last check. If its instances were taken over from it nevertheless, records
+            # that it has handed out and that are not committed would be read again.
+            await self._check_once(url, gateway, _CHECK_AGAIN_S)
+            if gateway.hangs.is_set():
+                raise hangs
         hanging = asyncio.create_task(gateway.hangs.wait())
         sending = asyncio.create_task(
             self._http.request(
@@ -218,15 +223,15 @@ class OtherGateways:
         try:
             while time.monotonic() - gateway.last_request_s < _CHECKED_S:
                 await asyncio.sleep(_CHECK_EVERY_S)
-                await self._check_once(url, gateway)
+                await self._check_once(url, gateway, _CHECK_S)
         finally:
             del self._gateways[url]
 
-    async def _check_once(self, url: str, gateway: _Gateway) -> None:
+    async def _check_once(self, url: str, gateway: _Gateway, limit_s: float) -> None:
         import httpx  # see `_http`
 
         gateway.has_responded = False
-        limits = httpx.Timeout(_CHECK_S, connect=_CONNECT_S)
+        limits = httpx.Timeout(limit_s, connect=_CONNECT_S)
         try:
             await self._http.get(f"{url}/livez", timeout=limits, extensions=self._tls_name)
         except httpx.PoolTimeout:
