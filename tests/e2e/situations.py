@@ -64,8 +64,8 @@ def _unknown_partition(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a record larger than max.message.bytes of the topic",
-    "...is larger than max.message.bytes (1000): send smaller batches, or raise this "
-    "limit of the topic...",
+    "...is larger than max.message.bytes (1000); raise the topic's max.message.bytes (and the "
+    "producer's request_bytes_max, if it is lower), or split the record",
 )
 def _too_large(cluster: EmbeddedCluster) -> str:
     _topic(cluster, "small", "--config", "max.message.bytes=1000")

@@ -272,5 +272,7 @@ def test_the_connection_is_configured_by_a_file_the_environment_or_options(
     assert "set security.protocol to SASL_PLAINTEXT, or remove sasl.username" in cli.run(
         *config, "topic", "list", status=2
     )
+    file.write_text("security.protocol=SASL_SSL\nsasl.username=dave\n")
+    cli.run(*config, "topic", "list", ODRADEK_SECURITY_PROTOCOL="PLAINTEXT")
     file.write_text("sasl.user=dave\n")
     assert "did you mean sasl.username" in cli.run(*config, "topic", "list", status=2)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from odradek.client import Client
+from odradek.cluster.cluster import LinkState
 from odradek.errors import BrokersUnavailable, InvalidTopic
 from odradek.producer.producer import Producer
 from odradek_gateway.errors import RestError
@@ -49,6 +50,7 @@ class Cluster:
 
     def __init__(self, *errors: Exception, admin: Admin | None = None) -> None:
         self.admin = admin or Admin()
+        self.state = LinkState.CONNECTED
         self.was_read = asyncio.Event()
         self.lookups = 0  # of the topic's end
         self.fails_lookups = False
@@ -192,4 +194,21 @@ async def test_requests_do_not_wait_one_after_the_other_for_brokers_that_are_awa
             await asyncio.gather(*(read.catch_up_after_pause() for _ in range(100)))
             assert cluster.lookups == lookups
             now_s += pause_s
+        await read.close()
+
+
+async def test_it_catches_up_after_the_cluster_was_out_of_reach() -> None:
+    """A consumer without brokers returns no records, like one that has read all."""
+    cluster = Cluster()
+    async with asyncio.timeout(DEADLINE_S):
+        read = registry(cluster, asyncio.Queue())
+        await read.start()
+        for state in (LinkState.DISCONNECTED, LinkState.CONNECTED):
+            cluster.state = state
+            for _ in range(2):  # the first read may have begun before
+                cluster.was_read.clear()
+                await cluster.was_read.wait()
+        for _ in range(2):
+            await read.catch_up_after_pause()
+            assert cluster.lookups == 2
         await read.close()

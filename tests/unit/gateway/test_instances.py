@@ -138,7 +138,9 @@ async def test_one_that_another_gateway_took_over_ends_without_a_commit() -> Non
         registry.register(InstanceSpec(group="g", name=name), owner=THERE)
     neighbour = Neighbour()
     neighbour.answers.set()
-    instances.other_gateways._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+    for name in ("_http", "_http_of_checks"):
+        client = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+        setattr(instances.other_gateways, name, client)
     del registry.known["g", "deleted"]
     async with asyncio.timeout(DEADLINE_S):
         await instances.find("g", "found", request_of(b"/records", None))
@@ -199,8 +201,12 @@ class Neighbour:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.is_left = False
         self.check_fails: httpx.TransportError = httpx.ReadTimeout("hangs")
+        self.refusals = 0  # of checks, before all others
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/livez" and self.refusals:
+            self.refusals -= 1
+            raise httpx.ConnectError("connection refused")
         if request.url.path == "/livez":
             if not self.probes_alive:
                 raise self.check_fails
@@ -230,7 +236,9 @@ def beside(neighbour: Neighbour) -> tuple[Instances, Registry]:
     """Return the instances of a gateway without any, and a registry with one of another gateway."""
     instances, registry, _ = instances_of()
     registry.register(InstanceSpec(group="g", name="i"), owner=THERE)
-    instances.other_gateways._http = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+    for name in ("_http", "_http_of_checks"):
+        client = httpx.AsyncClient(transport=httpx.MockTransport(neighbour))
+        setattr(instances.other_gateways, name, client)
     return instances, registry
 
 
@@ -351,8 +359,74 @@ async def test_a_gateway_that_has_recovered_since_its_last_check_keeps_its_insta
     """Otherwise, records that it has handed out and that are not committed would be read again."""
     async with asyncio.timeout(DEADLINE_S):
         instances, _ = beside(neighbour := Neighbour(1))
-        instances.other_gateways._checked(THERE).hangs.set()
+        with instances.other_gateways._checked(THERE) as gateway:
+            gateway.hangs.set()
         neighbour.answers.set()
         found = await instances.find("g", "i", request_of(b"/records", None))
         assert found == Elsewhere(200, b"done", None)
+        await instances.close()
+
+
+async def test_one_refused_check_ends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that stops refuses connections, and responds to the requests that it has."""
+    monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
+    async with asyncio.timeout(DEADLINE_S):
+        neighbour = Neighbour(2, recovers=True)
+        neighbour.refusals = 1
+        instances, _ = beside(neighbour)
+        found = await instances.find("g", "i", request_of(b"/offsets", None))
+        assert found == Elsewhere(200, b"done", None)
+        assert neighbour.refusals == 0
+        await instances.close()
+
+
+async def test_refused_checks_end_requests_that_would_wait_for_a_lost_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
+    async with asyncio.timeout(DEADLINE_S):
+        neighbour = Neighbour()
+        neighbour.refusals = 10**9
+        instances, _ = beside(neighbour)
+        found = await instances.find("g", "i", request_of(b"/offsets", None))
+        assert isinstance(found, Instance)
+        await instances.close()
+
+
+async def test_a_gateway_is_checked_as_long_as_a_request_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in (("_CHECK_EVERY_S", 0.001), ("_CHECKED_S", 0.0)):
+        monkeypatch.setattr(f"{OtherGateways.__module__}.{name}", seconds)
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _ = beside(Neighbour(5))
+        found = await instances.find("g", "i", request_of(b"/offsets", None))
+        assert isinstance(found, Instance)
+        await instances.close()
+
+
+async def test_a_late_check_of_one_request_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway continues while the check waits: the background check has seen it, and new requests are sent."""
+    late = asyncio.Event()
+    async with asyncio.timeout(DEADLINE_S):
+        instances, _ = beside(neighbour := Neighbour())
+        others = instances.other_gateways
+
+        async def check(_url: str, _limit_s: float) -> None:
+            await late.wait()
+            raise httpx.ReadTimeout("late")
+
+        monkeypatch.setattr(others, "_request_liveness", check)
+        with others._checked(THERE) as gateway:
+            gateway.hangs.set()
+            first = asyncio.create_task(instances.find("g", "i", request_of(b"/offsets", None)))
+            while gateway.checking_again is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            gateway.hangs.clear()
+            second = asyncio.create_task(instances.find("g", "i", request_of(b"/offsets", None)))
+            await neighbour.asked.wait()
+            late.set()
+            neighbour.answers.set()
+            done = Elsewhere(200, b"done", None)
+            assert [await first, await second] == [done, done]
         await instances.close()

@@ -84,14 +84,14 @@ async def test_who_does_not_know_the_password_learns_nothing_else(
 async def test_without_a_login_nothing_is_served() -> None:
     async with login_server() as server:
         transport = GrpcTransport()
-        with pytest.raises(AuthenticationFailed, match="log in first"):
+        with pytest.raises(AuthenticationFailed, match="this listener requires a login"):
             await who_am_i(transport, server)
         watch = transport.open(server.endpoint, WATCH_METADATA)
-        with pytest.raises(AuthenticationFailed, match="log in first"):  # noqa: PT012
+        with pytest.raises(AuthenticationFailed, match="this listener requires a login"):  # noqa: PT012
             await watch.send(pb.WatchMetadataRequest())
             await watch.receive()
         produce = transport.open(server.endpoint, PRODUCE)
-        with pytest.raises(AuthenticationFailed, match="log in first"):  # noqa: PT012
+        with pytest.raises(AuthenticationFailed, match="this listener requires a login"):  # noqa: PT012
             await produce.send(pb.ProduceRequest(request_id=1))
             await produce.receive()
         await transport.close()

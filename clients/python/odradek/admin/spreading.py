@@ -3,11 +3,12 @@
 First, replicas on brokers that are not in the given list are moved to brokers in the list. Then, while one host has at
 least two more replicas of a partition than another host, one of these replicas is moved to the other host. Then each
 topic is balanced: each step moves one replica of the topic from the broker with the most of them to the broker with the
-fewest, until their numbers differ by at most one. At last the brokers are balanced in the same way, by moves that leave
-each topic balanced. A moved replica takes the position of the old one in the replica list of its partition. After the
-first step, no step reduces the number of brokers, hosts or racks that have replicas of a partition. At the end, leaders
-are balanced, again within each topic and then in total, by moving another replica to the front of a partition's replica
-list, which copies no data.
+fewest, until their numbers differ by at most one or no such move is allowed. At last the brokers are balanced in the
+same way, by moves that leave each topic as balanced as it is. A moved replica takes the position of the old one in the
+replica list of its partition. After the first step, no step reduces the number of brokers, hosts or racks that have
+replicas of a partition, or spreads them less evenly over the hosts. At the end, leaders are balanced, again within each
+topic and then in total, by moving another replica to the front of a partition's replica list, which copies no data.
+Only single changes of leaders are tried, so the numbers of leaders may differ by more than one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -37,8 +39,8 @@ def spread(
     Raises:
         ValueError: a partition has more replicas than there are brokers.
     """
-    places = _Places(hosts or {}, racks or {})
-    host_of = {broker: places.host(broker) for broker in brokers}
+    places = _Places(hosts or {}, racks or {}, brokers)
+    host_of = places.host_of
     plan = {key: tuple(assigned) for key, assigned in replicas.items()}
     for key, assigned in plan.items():
         if len(assigned) > len(brokers):
@@ -123,13 +125,16 @@ def _next_move(
     `loads` differ most. No move makes a topic less balanced. None: nothing can be balanced further.
     """
     ordered = sorted(balanced, key=lambda broker: (balanced[broker], loads[broker], broker))
-    pairs = [(source_id, target_id) for source_id in reversed(ordered) for target_id in ordered]
+    pairs = [
+        (source_id, target_id)
+        for source_id in reversed(ordered)
+        for target_id in ordered
+        if balanced[source_id] - balanced[target_id] >= 2
+    ]
     pairs.sort(
         key=lambda pair: (balanced[pair[1]] - balanced[pair[0]], loads[pair[1]] - loads[pair[0]])
     )
     for source_id, target_id in pairs:
-        if balanced[source_id] - balanced[target_id] < 2:
-            return None
         for key in keys:
             assigned = plan[key]
             if (
@@ -142,24 +147,37 @@ def _next_move(
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Places:
-    """The hosts and racks of the brokers."""
+    """The hosts and racks of the brokers. `brokers` are those on which replicas may be."""
 
     hosts: Mapping[int, str]
     racks: Mapping[int, str]
+    brokers: Sequence[int]
 
     def host(self, broker: int) -> str | int:
         return self.hosts.get(broker, broker)
 
+    @cached_property
+    def host_of(self) -> Mapping[int, str | int]:
+        """The host of each broker on which replicas may be."""
+        return {broker: self.host(broker) for broker in self.brokers}
+
     def are_kept(self, assigned: Replicas, source_id: int, target_id: int) -> bool:
-        """Return whether a move leaves a partition on at least as many hosts and in at least as many racks as
-        before.
+        """Return whether a move leaves a partition on at least as many hosts and in at least as many racks as before,
+        and spread as evenly over the hosts.
         """
         after = _replaced(assigned, source_id, target_id)
-        return len(set(map(self.host, after))) >= len(set(map(self.host, assigned))) and len(
-            {self.racks.get(broker, broker) for broker in after}
-        ) >= len({self.racks.get(broker, broker) for broker in assigned})
+        return (
+            len(set(map(self.host, after))) >= len(set(map(self.host, assigned)))
+            and len({self.racks.get(broker, broker) for broker in after})
+            >= len({self.racks.get(broker, broker) for broker in assigned})
+            and (
+                not self.hosts
+                or not shares_a_host(after, self.host_of)
+                or shares_a_host(assigned, self.host_of)
+            )
+        )
 
 
 def shares_a_host(replicas: Sequence[int], host_of: Mapping[int, str | int]) -> bool:

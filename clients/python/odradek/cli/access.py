@@ -127,10 +127,9 @@ def add(
             autocompletion=complete_principals,
         ),
     ],
+    # The values are Operations. If the option is missing, typer would list the numbers of an IntEnum.
     operation: Annotated[
-        list[
-            Any
-        ],  # Operation; if the option is missing, typer would list the numbers of an IntEnum
+        list[Any],
         typer.Option(help=f"Operation to allow: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
     ],
     topic: Topics = None,

@@ -247,12 +247,15 @@ def spread(
     """Rebalance replicas and leaders across brokers.
 
     The replicas and leaders of each topic are balanced, and those of all topics together, with as few moves as
-    possible. The replicas of a partition are placed on different hosts and racks, as far as there are enough hosts and
-    racks. With --wait, the new leaders are elected at the end.
+    possible. The replicas of a partition are placed on different hosts, as far as there are enough. No partition gets
+    into fewer racks, but replicas that share a rack are not moved apart. With --wait, the new leaders are elected at
+    the end.
     """
     chosen_ids = broker_ids(over, option="--over") if over else []
 
     async def plan(client: Client) -> MovePlan:
+        import asyncio
+
         from odradek.admin.spreading import spread as plan_of
         from odradek.partitions import TopicPartition
 
@@ -274,7 +277,10 @@ def spread(
                     " --over needs at least as many brokers",
                     status=EXIT_USAGE,
                 )
-        after = plan_of(before, brokers, racks, hosts, topic_of=lambda name: name.topic)
+        # In a thread, so that waits are reported meanwhile: with thousands of topics, a plan takes seconds.
+        after = await asyncio.to_thread(
+            plan_of, before, brokers, racks, hosts, topic_of=lambda name: name.topic
+        )
         return MovePlan(before, after)
 
     move_partitions(

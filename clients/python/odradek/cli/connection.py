@@ -47,7 +47,7 @@ NAMES: Final = (
     "ssl.key.location",
     "ssl.server.name",
 )
-_TLS_FILES: Final = ("ssl.ca.location", "ssl.certificate.location")
+_TLS_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 CONNECT_S_MAX: Final = 10.0
@@ -204,31 +204,48 @@ def open_client(bootstrap: str) -> Client:
 def _security(values: Mapping[str, str]) -> tuple[bool, bool]:
     """Return whether the client uses TLS, and whether it logs in.
 
-    A user, a CA or a certificate that an option or environment variable names adds a login or TLS to the
-    security.protocol of the properties file.
+    Options take precedence over environment variables, and these over the properties file. A user or a file for TLS
+    that takes precedence over the security.protocol adds a login or TLS to it. A user of lower precedence is ignored.
     """
     protocol = values.get("security.protocol", "").upper()
     user = values.get("sasl.username")
-    if "sasl.password" in _options and user is None:
-        fail("--password-file needs a user: add --user NAME", status=EXIT_USAGE)
+    for name, option in (("sasl.password", "--password-file"), ("sasl.mechanism", "--mechanism")):
+        if name in _options and user is None:
+            fail(f"{option} needs a user: add --user NAME", status=EXIT_USAGE)
     if not protocol:
         return any(name in values for name in _TLS_FILES), user is not None
     if protocol not in _PROTOCOLS:
         allowed = f"one of {', '.join(_PROTOCOLS)}{did_you_mean(protocol, _PROTOCOLS)}"
         fail(f"security.protocol is {protocol}, but must be {allowed}", status=EXIT_USAGE)
-    own = settings(_options, os.environ, {})
-    is_from_file = "security.protocol" not in own
-    has_tls = protocol.endswith("SSL") or (is_from_file and any(name in own for name in _TLS_FILES))
-    has_login = protocol.startswith("SASL") or (is_from_file and "sasl.username" in own)
+    rank = _rank("security.protocol")
+    has_tls = protocol.endswith("SSL") or any(_rank(name) > rank for name in _TLS_FILES)
+    has_login = protocol.startswith("SASL") or _rank("sasl.username") > rank
     if has_login and user is None:
         fail(f"security.protocol {protocol} needs a user: add --user NAME", status=EXIT_USAGE)
-    if user is not None and not has_login:
+    if not has_login and _rank("sasl.username") == rank:
+        names = ("security.protocol", "sasl.username")
+        where = "the properties file"
+        if rank:
+            names, where = (_variable(names[0]), _variable(names[1])), "the environment"
         fail(
-            f"security.protocol {protocol} has no login, but sasl.username is {user}: set security.protocol to"
-            f" SASL_{protocol}, or remove sasl.username",
+            f"{where} has {names[0]}={protocol}, which has no login, but also {names[1]}={user}: set {names[0]} to"
+            f" SASL_{protocol}, or remove {names[1]}",
             status=EXIT_USAGE,
         )
     return has_tls, has_login
+
+
+def _rank(name: str) -> int:
+    """Return where the value of a property comes from: an option (2), the environment (1), the properties file (0). The
+    result is -1 if it has no value.
+    """
+    if name in _options:
+        return 2
+    return 1 if os.environ.get(_variable(name)) else 0 if name in _from_file else -1
+
+
+def _variable(name: str) -> str:
+    return _PREFIX + name.upper().replace(".", "_")
 
 
 def settings(
@@ -237,7 +254,7 @@ def settings(
     """Return the value of each property: from its option, else from its environment variable, else from the file."""
     values = dict(file)
     for name in NAMES:
-        value = environment.get(_PREFIX + name.upper().replace(".", "_"))
+        value = environment.get(_variable(name))
         if value:
             values[name] = value
     return {**values, **options}

@@ -416,7 +416,7 @@ class _Waits:
 
     def reason(self) -> str:
         """Return what the command waits for, as a sentence for the user. The result is "" if nothing keeps the command
-        from reading, and either it has already printed records, stops at an offset, or no user watches.
+        from reading, and it has printed records, stops at an offset, does not know its start yet, or no user watches.
         """
         from odradek.cluster.cluster import LinkState
 

@@ -112,20 +112,17 @@ async def _elect(client: Client, plan: MovePlan) -> None:
     outcomes = await client.admin.elect_leaders(plan.after)
     failed = [outcome.error for outcome in outcomes if outcome.error is not None]
     if failed:
-        say(
+        fail(
             f"{counted(len(failed), 'partition')} kept another leader than the first replica ({failed[0]});"
-            " `odradek partition elect` tries again",
-            is_error=True,
+            " `odradek partition elect` tries again"
         )
 
 
-def wait_for_moves(
-    bootstrap: str, expected: Mapping[TopicPartition, tuple[int, ...] | None]
-) -> None:
+def wait_for_moves(bootstrap: str, expected: Mapping[TopicPartition, tuple[int, ...]]) -> None:
     """Wait until no move of these partitions is in progress, and show the progress on a terminal.
 
     If a partition then has other replicas than `expected`, its move was cancelled or replaced, and the command ends
-    with an error. A value of None accepts any replicas. The broker that responds may not know of the moves yet, so the
+    with an error. The broker that responds may not know of the moves yet, so the
     replicas must differ for LAG_S_MAX.
     """
     import asyncio
@@ -175,7 +172,7 @@ def wait_for_moves(
 
 
 async def _lost_moves(
-    client: Client, expected: Mapping[TopicPartition, tuple[int, ...] | None]
+    client: Client, expected: Mapping[TopicPartition, tuple[int, ...]]
 ) -> list[str]:
     """Return the names of the partitions that have other replicas than expected."""
     replicas = {
@@ -186,7 +183,7 @@ async def _lost_moves(
     return [
         str(name)
         for name, expected_replicas in sorted(expected.items())
-        if expected_replicas is not None and set(replicas.get(name, ())) != set(expected_replicas)
+        if set(replicas.get(name, ())) != set(expected_replicas)
     ]
 
 

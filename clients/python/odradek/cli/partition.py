@@ -416,9 +416,8 @@ def moves(
     if wait and rows:
         from odradek.partitions import TopicPartition
 
-        wait_for_moves(
-            bootstrap, {TopicPartition(row["topic"], row["partition"]): None for row in rows}
-        )
+        targets = {TopicPartition(row["topic"], row["partition"]): tuple(row["to"]) for row in rows}
+        wait_for_moves(bootstrap, targets)
 
 
 @app.command()
@@ -466,6 +465,8 @@ def cancel(
         fail("--partition needs exactly one --topic", status=EXIT_USAGE)
     cancelled = with_client(bootstrap, plan)
     print_rows(cancelled.rows(), output, empty="no partition is moving")
+    if dry_run and cancelled.after:
+        say("dry run: no move was cancelled", is_error=True)
     if dry_run or not cancelled.after:
         return
     confirm(f"Cancel the moves of {counted(len(cancelled.after), 'partition')}?", is_confirmed=yes)

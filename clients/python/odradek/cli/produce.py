@@ -291,6 +291,10 @@ def produce(
                                 partition=target,
                                 timestamp_ms=record.timestamp_ms,
                             )
+                        except RecordTooLarge as error:
+                            raise RecordTooLarge(
+                                f"line {run.lines} of the input: {error.message}", hint=error.hint
+                            ) from None
                         except UnknownTopic as error:
                             if target is None or target != record.partition:
                                 raise
@@ -347,7 +351,7 @@ class _Run:
         self.failed = 0
         self.without_key = 0
         self.failed_line: int | None = None
-        """The line of the first record that failed, if it is known."""
+        """The line of the first record that failed, if it failed because it is too large."""
         self.error: BaseException | None = None
         """The error of the first record that failed; None if none failed."""
 
@@ -432,9 +436,11 @@ class _Run:
             self.error = self.error or error
 
     def count_line(self, number: int, delivery: DeliveryFuture) -> None:
-        """Count the record of a line as acknowledged or failed. An error names the line."""
+        """Count the record of a line as acknowledged or failed. If it is too large, the error names its line: after any
+        other error, another record of the batch may be the cause.
+        """
         error = delivery.exception()
-        if error is not None and self.error is None:
+        if isinstance(error, RecordTooLarge) and self.error is None:
             self.failed_line = number
         self.count(1, error)
 

@@ -54,7 +54,8 @@ _NO_RESPONSE_REASON: Final = (
     "it accepts connections, but does not respond; its process may be stopped or overloaded"
 )
 _CLOSED_REASON: Final = (
-    "it closed the connection; it may require TLS (--ca) or a client certificate (--cert and --key)"
+    "it closed the connection: it may require TLS or a client certificate, or it is starting or"
+    " stopping"
 )
 _NO_TLS_HINT: Final = (
     "connect without TLS (no --ca, --cert, ssl.* properties or TlsOptions; security.protocol PLAINTEXT), or use the"
@@ -94,7 +95,10 @@ async def translated(
         if _NO_TLS in details:
             return WrongListener(endpoint, "the listener does not use TLS", hint=_NO_TLS_HINT)
         if _NO_GRPC in details:
-            reason = "this address uses TLS, but not gRPC: it may belong to a Kafka listener or to a gateway"
+            reason = (
+                "this address uses TLS, but not gRPC: it may belong to a Kafka listener, to a gateway, or to a proxy"
+                " without HTTP/2"
+            )
             return WrongListener(endpoint, reason)
         if details.startswith(_NO_CONTROLLER):
             return NoActiveController(f"the broker at {endpoint} responds, but {details}")
@@ -102,7 +106,9 @@ async def translated(
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOut(f"the broker at {endpoint} did not respond to {name} in time")
     if code is grpc.StatusCode.UNAUTHENTICATED:
-        hint = _LOGIN_HINT if details.startswith(_NO_LOGIN) else None
+        hint = None
+        if details.startswith(_NO_LOGIN):
+            details, hint = _NO_LOGIN, _LOGIN_HINT
         return AuthenticationFailed(
             f"the broker at {endpoint} refused {name}: {details}", hint=hint
         )

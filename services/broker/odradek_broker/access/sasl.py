@@ -126,16 +126,17 @@ FAILURE_TOLD: Final = (
     " the reason"
 )
 _REPEATED_NONCE: Final = (
-    "the client repeats its nonce, as librdkafka before 2.6.1 does; RFC 5802 and Kafka 4 forbid it (CVE-2024-56128):"
-    " use a newer librdkafka, or sasl.mechanism=PLAIN over TLS"
+    "the client puts a nonce before the broker's, as librdkafka before 2.6.1 does; RFC 5802 and Kafka 4 forbid it"
+    " (CVE-2024-56128): use a newer librdkafka, or sasl.mechanism=PLAIN over TLS"
 )
 
 
 class LoginFailed(Exception):
     """The client did not prove its identity. The text is written to the log, and is not sent to the client.
 
-    `told` is sent to the client. By default it is the same for every reason, so that it does not reveal which users
-    exist.
+    `told` is sent to Kafka clients, unless they use SaslHandshake version 0, which has no error messages. By default it
+    is the same for every reason, so that it does not reveal which users exist. gRPC clients get one text for all
+    reasons.
     """
 
     def __init__(self, reason: str, *, user: str = "", told: str = FAILURE_TOLD) -> None:

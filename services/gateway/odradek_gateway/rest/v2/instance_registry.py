@@ -23,6 +23,7 @@ from typing import Any, Final
 import orjson
 
 from odradek.client import Client
+from odradek.cluster.cluster import LinkState
 from odradek.errors import InvalidTopic, OdradekError, TopicExists
 from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
@@ -92,7 +93,8 @@ class InstanceRegistry:
         self._known: dict[tuple[str, str], Registration] = {}
         self._position = -1
         self._polled_at_s = clock_s()
-        self._was_paused = False
+        self._may_lag = False
+        self._retry_at_s = 0.0
         self._moved = asyncio.Condition()
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -104,6 +106,7 @@ class InstanceRegistry:
             if self._reading is not None:
                 return
             await self._make_topic()
+            self._polled_at_s = self._clock_s()
             self._reading = supervised(self._read(), "rest consumer registry", self._on_failure)
             await self.catch_up()
 
@@ -137,27 +140,28 @@ class InstanceRegistry:
         await self._wait_for(next(iter(ends.values())) - 1)
 
     async def catch_up_after_pause(self) -> None:
-        """Catch up if this process has not polled the topic for _PAUSE_S, because it was stopped or could not read.
+        """Catch up if this process has not read the topic for _PAUSE_S, or was disconnected from the cluster.
 
-        Other gateways may have taken its instances over meanwhile. The wait is bounded by _AFTER_PAUSE_S. If it fails,
-        an instance may be served that another gateway serves too: records may be read twice, but the broker refuses the
-        commits of the one that was taken over.
+        Other gateways may have taken its instances over meanwhile. The wait is bounded by _AFTER_PAUSE_S, and after a
+        failure there is no other attempt for as long. Until an attempt succeeds, an instance may be served that another
+        gateway serves too, and records may be read twice. Brokers refuse the commits of the member that was taken over;
+        commits of manually assigned partitions are not refused, and may set offsets back.
         """
         async with self._catching_up:
-            if not (self._was_paused or self._is_pausing()):
+            self._may_lag |= self._is_pausing()
+            if not self._may_lag or self._clock_s() < self._retry_at_s:
                 return
             try:
                 async with asyncio.timeout(_AFTER_PAUSE_S):
                     await self.catch_up()
+                self._may_lag = False
+                self._polled_at_s = self._clock_s()
             except (OdradekError, TimeoutError) as error:
                 _log.warning(
                     "Failed to look up whether other gateways took consumer instances over",
                     reason=repr(error),
                 )
-            self._was_paused = False
-            self._polled_at_s = (
-                self._clock_s()
-            )  # if the topic cannot be read, not every request waits
+                self._retry_at_s = self._clock_s() + _AFTER_PAUSE_S
 
     def _is_pausing(self) -> bool:
         return self._clock_s() - self._polled_at_s > _PAUSE_S
@@ -242,7 +246,8 @@ class InstanceRegistry:
                     while True:
                         for record in await consumer.getmany(timeout_ms=_POLL_MS):
                             self._replay(record.key, record.value)
-                        self._was_paused |= self._is_pausing()
+                        is_connected = self._client.state is LinkState.CONNECTED
+                        self._may_lag |= self._is_pausing() or not is_connected
                         self._polled_at_s = self._clock_s()
                         # The consumer's position counts, not the offset of the last record that was read, because
                         # compaction may have removed the records after the last one.

@@ -1,10 +1,11 @@
 """Requests for consumer instances of other gateways, and how a gateway that does not respond is noticed.
 
-A gateway that has died is noticed when the request cannot be sent. A gateway that hangs accepts connections. So, while
-requests are passed on to a gateway and for a minute after that, its liveness is checked every _CHECK_EVERY_S. Until
-then, a request waits: a healthy gateway may take long to respond, because a commit waits for the poll that uses the
-instance, or for brokers. The checks go on when a client disconnects, so that clients with short timeouts, which send
-their requests again, are also served in the end.
+A gateway that has died is noticed when a request cannot be sent, or its connection breaks. A gateway that hangs accepts
+connections. So, while requests wait for a gateway and for a minute after the last one, its liveness is checked every
+_CHECK_EVERY_S. A check that times out ends the requests that wait. Without the checks, a limit for each request would
+have to be long: a healthy gateway may take long to respond, because a commit waits for the poll that uses the instance,
+or for brokers. The checks go on when a client disconnects, so that clients with short timeouts, which send their
+requests again, are also served in the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,7 @@ _CHECK_EVERY_S: Final = 10.0
 _CHECK_S: Final = 10.0
 _CHECK_AGAIN_S: Final = 1.0
 _CHECKED_S: Final = 60.0  # after the last request
+_REFUSALS_MAX: Final = 2
 _log = event_log(__name__)
 
 
@@ -71,12 +73,16 @@ class PassedRequest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Gateway:
-    """What this gateway knows of another one. `hangs` is set while its checks time out."""
+    """What this gateway knows of another one."""
 
+    waiting: int = 0  # requests
     last_request_s: float = 0.0
     has_responded: bool = False  # to a request, since the last check began
+    refusals: int = 0  # checks in a row that failed otherwise than by a timeout
     hangs: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the gateway hangs. Setting it ends the requests that wait."""
     checking: asyncio.Task[None] | None = None
+    checking_again: asyncio.Task[None] | None = None
 
 
 class OtherGateways:
@@ -93,15 +99,19 @@ class OtherGateways:
         name = cluster.settings.advertised_tls_name
         self._tls_name = {"sni_hostname": name} if name else {}
         self._gateways: dict[str, _Gateway] = {}  # by URL, while they are checked
+        self._is_closed = False
 
     async def close(self) -> None:
         """End the checks, and close the connections."""
-        checks = [one.checking for one in self._gateways.values() if one.checking is not None]
-        for check in checks:
-            check.cancel()
-        await asyncio.gather(*checks, return_exceptions=True)
-        if "_http" in self.__dict__:
-            await self._http.aclose()
+        self._is_closed = True
+        for gateway in list(self._gateways.values()):
+            for check in (gateway.checking, gateway.checking_again):
+                if check is not None:
+                    check.cancel()
+                    await asyncio.wait({check})
+        for name in ("_http", "_http_of_checks"):
+            if name in self.__dict__:
+                await self.__dict__[name].aclose()
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
@@ -115,6 +125,17 @@ class OtherGateways:
                 max_connections=self._cluster.settings.requests_max, max_keepalive_connections=100
             ),
             verify=self._tls or True,
+        )
+
+    @cached_property
+    def _http_of_checks(self) -> httpx.AsyncClient:
+        """The client for checks. It has its own connections, because requests to a gateway that hangs may use all of
+        the others.
+        """
+        import httpx  # see `_http`
+
+        return httpx.AsyncClient(
+            limits=httpx.Limits(max_connections=None), verify=self._tls or True
         )
 
     async def pass_on(self, url: str, request: PassedRequest) -> Elsewhere | None:
@@ -178,71 +199,101 @@ class OtherGateways:
         """
         import httpx  # see `_http`
 
-        gateway = self._checked(url)
         hangs = httpx.ReadTimeout("it accepts connections, but does not respond")
-        if gateway.hangs.is_set():
-            # It may have recovered since the last check. If its instances were taken over from it nevertheless, records
-            # that it has handed out and that are not committed would be read again.
-            await self._check_once(url, gateway, _CHECK_AGAIN_S)
+        with self._checked(url) as gateway:
             if gateway.hangs.is_set():
-                raise hangs
-        hanging = asyncio.create_task(gateway.hangs.wait())
-        sending = asyncio.create_task(
-            self._http.request(
-                request.method,
-                f"{url}{request.path}",
-                headers=headers,
-                content=request.body,
-                extensions=self._tls_name,
+                await self._check_again(url, gateway)
+                if gateway.hangs.is_set():
+                    raise hangs
+            hanging = asyncio.create_task(gateway.hangs.wait())
+            sending = asyncio.create_task(
+                self._http.request(
+                    request.method,
+                    f"{url}{request.path}",
+                    headers=headers,
+                    content=request.body,
+                    extensions=self._tls_name,
+                )
             )
-        )
-        try:
-            await asyncio.wait({hanging, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
-                raise hangs
-            response = sending.result()
-        finally:
-            hanging.cancel()
-            sending.cancel()
-            await asyncio.wait({hanging, sending})
-        gateway.has_responded = True
-        return response
+            try:
+                await asyncio.wait({hanging, sending}, return_when=asyncio.FIRST_COMPLETED)
+                if not sending.done():
+                    raise hangs
+                response = sending.result()
+            finally:
+                hanging.cancel()
+                sending.cancel()
+                await asyncio.wait({hanging, sending})
+                if not sending.cancelled():
+                    sending.exception()  # asyncio logs exceptions that nobody retrieves
+            gateway.has_responded = True
+            return response
 
-    def _checked(self, url: str) -> _Gateway:
-        """Return what is known of the gateway with this URL, whose liveness is checked from now on."""
+    @contextlib.contextmanager
+    def _checked(self, url: str) -> Iterator[_Gateway]:
+        """Check the liveness of the gateway with this URL while the block runs, and for _CHECKED_S after it. Yield what
+        is known of the gateway.
+        """
         gateway = self._gateways.setdefault(url, _Gateway())
-        gateway.last_request_s = time.monotonic()
-        if gateway.checking is None:
+        gateway.waiting += 1
+        if gateway.checking is None and not self._is_closed:
             gateway.checking = asyncio.create_task(
                 self._check(url, gateway), name=f"check of the gateway at {url}"
             )
-        return gateway
+        try:
+            yield gateway
+        finally:
+            gateway.waiting -= 1
+            gateway.last_request_s = time.monotonic()
 
     async def _check(self, url: str, gateway: _Gateway) -> None:
-        """Check the liveness of the gateway until there have been no requests for it for _CHECKED_S."""
+        """Check the liveness of the gateway as long as `_checked` requires."""
         try:
-            while time.monotonic() - gateway.last_request_s < _CHECKED_S:
+            while gateway.waiting or time.monotonic() - gateway.last_request_s < _CHECKED_S:
                 await asyncio.sleep(_CHECK_EVERY_S)
-                await self._check_once(url, gateway, _CHECK_S)
+                await self._check_once(url, gateway)
         finally:
             del self._gateways[url]
 
-    async def _check_once(self, url: str, gateway: _Gateway, limit_s: float) -> None:
+    async def _check_once(self, url: str, gateway: _Gateway) -> None:
         import httpx  # see `_http`
 
         gateway.has_responded = False
-        limits = httpx.Timeout(limit_s, connect=_CONNECT_S)
         try:
-            await self._http.get(f"{url}/livez", timeout=limits, extensions=self._tls_name)
-        except httpx.PoolTimeout:
-            return  # this gateway has too many connections; that says nothing about the other gateway
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            await self._request_liveness(url, _CHECK_S)
+            gateway.refusals = 0
+        except httpx.TimeoutException:
             if not gateway.has_responded:
-                gateway.hangs.set()  # ends the requests that wait
-                # After any other error, a new request is sent: a gateway that restarts refuses connections.
-                if isinstance(error, httpx.TimeoutException):
-                    return
+                gateway.hangs.set()
+                return
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError):  # ValueError: no valid host name
+            # If its process ended, the waiting requests fail by themselves. A gateway that stops refuses connections,
+            # but still responds to them. If its host is gone, they would wait.
+            gateway.refusals += 1
+            if gateway.refusals >= _REFUSALS_MAX and not gateway.has_responded:
+                gateway.hangs.set()  # only for the requests that wait: it may be starting again
         gateway.hangs.clear()
+
+    async def _check_again(self, url: str, gateway: _Gateway) -> None:
+        """Check a gateway that hung for at most _CHECK_AGAIN_S; one check serves all requests that wait for it.
+
+        It may have recovered since the last check. If its instances were taken over nevertheless, records that it has
+        handed out and that are not committed would be read again.
+        """
+        if gateway.checking_again is None or gateway.checking_again.done():
+            gateway.checking_again = asyncio.create_task(self._clear_if_alive(url, gateway))
+        await asyncio.wait({gateway.checking_again})
+
+    async def _clear_if_alive(self, url: str, gateway: _Gateway) -> None:
+        import httpx  # see `_http`
+
+        with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError):
+            await self._request_liveness(url, _CHECK_AGAIN_S)
+            gateway.hangs.clear()
+
+    async def _request_liveness(self, url: str, limit_s: float) -> None:
+        # The limit includes the TLS handshake, for which httpx's limit for connecting counts.
+        await self._http_of_checks.get(f"{url}/livez", timeout=limit_s, extensions=self._tls_name)
 
     @contextlib.asynccontextmanager
     async def _while_waiting(self, request: PassedRequest) -> AsyncIterator[None]:
