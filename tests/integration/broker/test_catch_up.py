@@ -19,8 +19,8 @@ RATE = 2_000_000  # bytes/s
 CREDIT_BYTES = 1 << 20
 FREE_BYTES = 10_000_000
 """An upper bound of what is not held to the rate: the burst (RATE), the last 2,000 records, the first credit of each
-lane, one credit more than the throttle has, and what the leader sends in the first lane until the follower leaves it,
-which is the longer the busier the machine is."""
+lane, one credit beyond the budget of the throttle, and what the leader sends in the first lane until the follower
+leaves it, which takes longer on a busy machine."""
 LIVE_S_MAX = 10.0  # an acks=all record of a live partition meanwhile, on any machine; usually 0.1 s
 
 

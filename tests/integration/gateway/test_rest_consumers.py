@@ -178,7 +178,9 @@ def test_an_instance_goes_on_at_its_committed_offset_when_its_gateway_is_killed(
 def test_a_gateway_that_hangs_loses_its_instance_and_serves_on_when_it_resumes(
     cluster: EmbeddedCluster, gateways: list[httpx.Client]
 ) -> None:
-    """Its kernel accepts connections meanwhile. The clients give up sooner than it takes to notice."""
+    """The kernel still accepts connections for the stopped process. The timeout of the clients is shorter than the
+    time that the other gateway needs to notice that it hangs.
+    """
     make_topic(gateways[0], cluster, "hangs", 60)
     base = make_instance(gateways[0], "g-hangs", "one", "hangs")
     assert sorted(read_until(cycle(gateways[:1]), base, 60)) == list(range(60))

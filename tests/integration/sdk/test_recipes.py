@@ -69,7 +69,7 @@ def killed_again_and_again(
                 if now != last:
                     last, last_change_s = now, time.monotonic()
                 if kill == KILLS and apart is not None and time.monotonic() - last_change_s > 3:
-                    # Some records are lost, so the aim is not reached. A pause alone may be a slow machine's.
+                    # The run ends if the missing records are lost. Otherwise the machine is only slow.
                     if now + apart() == records:
                         break
                     last_change_s = time.monotonic()

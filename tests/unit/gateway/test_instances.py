@@ -201,7 +201,7 @@ class Neighbour:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.is_left = False
         self.check_fails: httpx.TransportError = httpx.ReadTimeout("hangs")
-        self.refusals = 0  # of checks, before all others
+        self.refusals = 0  # number of checks to refuse first
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/livez" and self.refusals:
@@ -306,7 +306,7 @@ async def test_the_instance_of_a_slow_gateway_is_not_taken_over(
 
 
 async def test_the_checks_go_on_when_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients with timeouts that are shorter than the time it takes to notice were never served."""
+    """Before, a client whose timeout is shorter than the checks take was never served."""
     monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
     async with asyncio.timeout(DEADLINE_S):
         instances, _ = beside(neighbour := Neighbour())
@@ -356,7 +356,7 @@ async def test_a_gateway_is_no_longer_checked_when_nobody_asks_for_it(
 
 
 async def test_a_gateway_that_has_recovered_since_its_last_check_keeps_its_instances() -> None:
-    """Otherwise, records that it has handed out and that are not committed would be read again."""
+    """A takeover would read again the records that it has returned to clients, and that are not committed yet."""
     async with asyncio.timeout(DEADLINE_S):
         instances, _ = beside(neighbour := Neighbour(1))
         with instances.other_gateways._checked(THERE) as gateway:
@@ -368,7 +368,7 @@ async def test_a_gateway_that_has_recovered_since_its_last_check_keeps_its_insta
 
 
 async def test_one_refused_check_ends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that stops refuses connections, and responds to the requests that it has."""
+    """A gateway that shuts down refuses new connections, but still responds to the requests that it has received."""
     monkeypatch.setattr(f"{OtherGateways.__module__}._CHECK_EVERY_S", 0.001)
     async with asyncio.timeout(DEADLINE_S):
         neighbour = Neighbour(2, recovers=True)
@@ -406,7 +406,9 @@ async def test_a_gateway_is_checked_as_long_as_a_request_waits(
 
 
 async def test_a_late_check_of_one_request_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway continues while the check waits: the background check has seen it, and new requests are sent."""
+    """A regular check finds that the gateway responds again, while the extra check for one request still waits. That
+    extra check then times out. It must not end the request that was sent in the meantime.
+    """
     late = asyncio.Event()
     async with asyncio.timeout(DEADLINE_S):
         instances, _ = beside(neighbour := Neighbour())

@@ -119,7 +119,7 @@ def test_the_option_needs_keys_from_the_lines(cluster: MemoryCluster, file: Path
 def test_blank_lines_between_objects_are_no_records(
     cluster: MemoryCluster, file: Path, words: tuple[str, ...], blank: str
 ) -> None:
-    """As in most NDJSON files that were edited or concatenated. Errors count them as lines."""
+    """NDJSON files that were edited or concatenated often have blank lines. Line numbers in errors count them."""
     line = '{"user": "u", "value": 1}\n' if words[0] == "--key-field" else '{"value": 1}\n'
     file.write_text(blank + line + blank + line + blank, newline="")
     result = run("produce", "out", file, *words)

@@ -100,7 +100,7 @@ def test_each_topic_is_balanced_and_all_together(
 
 
 def test_a_small_topic_moves_to_a_new_broker_beside_a_large_one() -> None:
-    """Before, only the large topic moved: the small one's data and load stayed where they were."""
+    """Before, only replicas of the large topic were moved to the new broker."""
     before = {("large", n): (n % 3 + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1) for n in range(50)}
     before |= {("small", n): (n % 3 + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1) for n in range(6)}
     after = before | spread(before, [1, 2, 3, 4], topic_of=lambda key: key[0])

@@ -25,7 +25,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
 
 
 def lag(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
-    """Let reads of the topics return the first read's state until `reads` of them have."""
+    """Make the first `reads` calls of `list_topics` return the result of the first call."""
     list_topics = Admin.list_topics
     read: list[list[TopicDescription]] = []
 

@@ -98,10 +98,24 @@ def _even_out_replicas(
             has_moved = True
         return has_moved
 
+    _even_out(move_all, topics, of_topic, loads)
+
+
+def _even_out(
+    change_all: Callable[[Sequence[Key], Counter[int]], bool],
+    topics: Collection[Sequence[Key]],
+    of_topic: Mapping[Key, Counter[int]],
+    totals: Counter[int],
+) -> None:
+    """Balance each topic, and then all topics together, until nothing changes.
+
+    `change_all` makes all changes of the given partitions that balance the given counter, and returns whether it made
+    any. `of_topic` has the counter of each partition's topic, and `totals` is the counter of all topics.
+    """
     while True:
         for keys in topics:
-            move_all(keys, of_topic[keys[0]])
-        if not move_all(list(plan), loads):
+            change_all(keys, of_topic[keys[0]])
+        if not change_all(list(of_topic), totals):
             return
 
 
@@ -149,7 +163,7 @@ def _next_move(
 
 @dataclass(frozen=True)
 class _Places:
-    """The hosts and racks of the brokers. `brokers` are those on which replicas may be."""
+    """The hosts and racks of the brokers. `brokers` are those to which replicas may be moved."""
 
     hosts: Mapping[int, str]
     racks: Mapping[int, str]
@@ -160,7 +174,7 @@ class _Places:
 
     @cached_property
     def host_of(self) -> Mapping[int, str | int]:
-        """The host of each broker on which replicas may be."""
+        """The host of each broker in `brokers`."""
         return {broker: self.host(broker) for broker in self.brokers}
 
     def are_kept(self, assigned: Replicas, source_id: int, target_id: int) -> bool:
@@ -242,8 +256,4 @@ def _even_out_leaders(
                 is_even, has_swapped = False, True
         return has_swapped
 
-    while True:
-        for keys in topics:
-            swap_all(keys, of_topic[keys[0]])
-        if not swap_all(list(plan), leads):
-            return
+    _even_out(swap_all, topics, of_topic, leads)

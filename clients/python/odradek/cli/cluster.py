@@ -277,7 +277,7 @@ def spread(
                     " --over needs at least as many brokers",
                     status=EXIT_USAGE,
                 )
-        # In a thread, so that waits are reported meanwhile: with thousands of topics, a plan takes seconds.
+        # With thousands of topics, a plan takes seconds. It is made in a thread, so that the event loop is not blocked.
         after = await asyncio.to_thread(
             plan_of, before, brokers, racks, hosts, topic_of=lambda name: name.topic
         )

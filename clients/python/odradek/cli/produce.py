@@ -436,8 +436,8 @@ class _Run:
             self.error = self.error or error
 
     def count_line(self, number: int, delivery: DeliveryFuture) -> None:
-        """Count the record of a line as acknowledged or failed. If it is too large, the error names its line: after any
-        other error, another record of the batch may be the cause.
+        """Count the record of a line as acknowledged or failed. Only the error of a record that is too large names the
+        line, because after any other error, another record of the batch may be the cause.
         """
         error = delivery.exception()
         if isinstance(error, RecordTooLarge) and self.error is None:

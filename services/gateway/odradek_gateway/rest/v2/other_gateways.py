@@ -73,10 +73,10 @@ class PassedRequest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Gateway:
-    """What this gateway knows of another one."""
+    """The state of the checks of one other gateway, and the requests that are passed on to it."""
 
-    waiting: int = 0  # requests
-    last_request_s: float = 0.0
+    waiting: int = 0  # number of requests without a response yet
+    last_request_s: float = 0.0  # monotonic; when the last request ended
     has_responded: bool = False  # to a request, since the last check began
     refusals: int = 0  # checks in a row that failed otherwise than by a timeout
     hangs: asyncio.Event = field(default_factory=asyncio.Event)
@@ -91,7 +91,9 @@ class OtherGateways:
     def __init__(
         self, cluster: ClusterAccess, *, tls: ssl.SSLContext | None, are_callers_known: bool
     ) -> None:
-        """`tls` is for requests to other gateways. `are_callers_known` is False if callers are not authenticated."""
+        """`tls` is the TLS context for requests to other gateways. `are_callers_known` is False if callers are not
+        authenticated.
+        """
         self._cluster = cluster
         self._tls = tls
         self._has_certificate = tls is not None and are_callers_known
@@ -271,14 +273,15 @@ class OtherGateways:
             # but still responds to them. If its host is gone, they would wait.
             gateway.refusals += 1
             if gateway.refusals >= _REFUSALS_MAX and not gateway.has_responded:
-                gateway.hangs.set()  # only for the requests that wait: it may be starting again
+                gateway.hangs.set()  # cleared below: new requests are sent, because it may be starting again
         gateway.hangs.clear()
 
     async def _check_again(self, url: str, gateway: _Gateway) -> None:
-        """Check a gateway that hung for at most _CHECK_AGAIN_S; one check serves all requests that wait for it.
+        """Check once more whether a gateway hangs, and wait for the result for at most _CHECK_AGAIN_S. Requests that
+        need this check at the same time share it.
 
-        It may have recovered since the last check. If its instances were taken over nevertheless, records that it has
-        handed out and that are not committed would be read again.
+        The gateway may have recovered since the last regular check. A takeover of its instances would then do harm:
+        records that it has returned to clients, and that are not committed yet, would be read again.
         """
         if gateway.checking_again is None or gateway.checking_again.done():
             gateway.checking_again = asyncio.create_task(self._clear_if_alive(url, gateway))
